@@ -1,0 +1,58 @@
+# Everything runs in .venv, which `install` makes; nothing is installed outside of this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8000
+export PORT
+
+.DEFAULT_GOAL := help
+.PHONY: help install run demo test check bench bench-lock lock format
+
+help: ## list every target
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Docora needs Python 3.11 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.txt
+	@touch $@
+
+install: $(VENV)/.dev ## make .venv with all that running, testing and checking need
+
+run: $(VENV)/.runtime ## start everything on 127.0.0.1:PORT (8000); Ctrl-C stops it
+	@$(BIN)/python manage.py up
+
+demo: $(VENV)/.runtime ## the whole story in a terminal, by itself, in under a minute
+	@$(BIN)/python manage.py demo
+
+test: $(VENV)/.dev ## the whole test suite, on SQLite and on PostgreSQL
+	$(BIN)/python -m pytest --database=sqlite
+	$(BIN)/python -m pytest --database=postgresql
+
+check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python manage.py makemigrations --check --dry-run
+	@cp requirements.txt requirements-dev.txt $(VENV)/
+	@$(COMPILE) pyproject.toml -o $(VENV)/requirements.txt
+	@$(COMPILE) --group dev -c $(VENV)/requirements.txt -o $(VENV)/requirements-dev.txt
+	@for file in requirements.txt requirements-dev.txt; do \
+	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
+
+format: $(VENV)/.dev ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
+
+lock: $(VENV)/.dev ## compile the locked requirements from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	$(COMPILE) pyproject.toml -o requirements.txt
+	$(COMPILE) --group dev -c requirements.txt -o requirements-dev.txt

@@ -1,0 +1,1 @@
+"""Speed and memory, as ratios against a named reference in the same run."""

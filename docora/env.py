@@ -1,0 +1,226 @@
+"""Every environment variable that Docora reads, with its type, unit, default and meaning.
+
+A wrong value stops the start with the variable's name and what was expected.
+docs/settings.md lists the same table; a test keeps the two equal.
+"""
+
+import ipaddress
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+
+T = TypeVar("T")
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+SETTINGS: dict[str, Setting] = {}
+
+
+def _read(name: str, kind: str, parse: Callable[[str], T], default: T, meaning: str, shown: str) -> T:
+    SETTINGS[name] = Setting(name=name, kind=kind, default=shown, meaning=meaning)
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        detail = f" ({error})" if str(error) and kind.startswith("list") else ""
+        raise ImproperlyConfigured(f"{name}: expected {kind}, got {text!r}{detail}") from None
+
+
+def _text(name: str, default: str, meaning: str, *, kind: str = "text", shown: str | None = None) -> str:
+    return _read(name, kind, str, default, meaning, default if shown is None else shown)
+
+
+def _secret(name: str, meaning: str, *, shown: str) -> str:
+    return _text(name, "", meaning, shown=shown)
+
+
+def _path(name: str, default: Path, meaning: str, *, shown: str) -> Path:
+    return _read(name, "a path", lambda text: Path(text).expanduser().absolute(), default, meaning, shown)
+
+
+def _boolean(name: str, default: bool, meaning: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+    def parse(text: str) -> bool:
+        if text.lower() not in words:
+            raise ValueError
+        return words[text.lower()]
+
+    return _read(name, "true or false", parse, default, meaning, str(default).lower())
+
+
+def _number(name: str, kind: str, default: int, meaning: str, least: int, most: int | None) -> int:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    return _read(name, kind, parse, default, meaning, str(default))
+
+
+def _integer(name: str, default: int, meaning: str, *, least: int = 1, most: int | None = None) -> int:
+    upper = "" if most is None else f" and at most {most}"
+    return _number(name, f"a whole number of at least {least}{upper}", default, meaning, least, most)
+
+
+def _bytes(name: str, default: int, meaning: str, *, least: int = 1) -> int:
+    return _number(name, f"a whole number of bytes of at least {least}", default, meaning, least, None)
+
+
+def _seconds(name: str, default: float, meaning: str, *, zero: bool = False) -> float:
+    def parse(text: str) -> float:
+        seconds = float(text)
+        if not (seconds >= 0 if zero else seconds > 0) or seconds == float("inf"):
+            raise ValueError
+        return seconds
+
+    kind = "a number of seconds of at least 0" if zero else "a number of seconds greater than 0"
+    return _read(name, kind, parse, default, meaning, f"{default:g}")
+
+
+def _list(
+    name: str, kind: str, parse: Callable[[str], T], default: tuple[T, ...], meaning: str, *, shown: str
+) -> tuple[T, ...]:
+    def parse_all(text: str) -> tuple[T, ...]:
+        return tuple(parse(item.strip()) for item in text.split(",") if item.strip())
+
+    return _read(name, f"list of {kind}, separated by commas", parse_all, default, meaning, shown)
+
+
+def _host(text: str) -> str:
+    if any(mark in text for mark in "/@ ?#\\"):
+        raise ValueError(f"{text!r} is not host or host:port")
+    return text.lower()
+
+
+def _fernet_key(text: str) -> str:
+    from cryptography.fernet import Fernet
+
+    try:
+        Fernet(text)
+    except ValueError:
+        # Not the value itself: it is a secret, even a wrong one.
+        raise ImproperlyConfigured("ENCRYPTION_KEYS: expected Fernet keys (32 bytes in URL-safe base64)") from None
+    return text
+
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+DATA_DIR = _path(
+    "DOCORA_DATA_DIR",
+    BASE_DIR / "data",
+    "state of the embedded default: database, Valkey, clones, generated keys, logs",
+    shown="./data",
+)
+PORT = _integer("PORT", 8000, "the port on 127.0.0.1 that `manage.py up` listens on", most=65535)
+DEBUG = _boolean("DJANGO_DEBUG", False, "Django's debug pages; never in production")
+SECRET_KEY = _secret(
+    "DJANGO_SECRET_KEY", "signs sessions and forms", shown="generated once in `DOCORA_DATA_DIR/keys`"
+)
+ALLOWED_HOSTS = _list(
+    "DJANGO_ALLOWED_HOSTS",
+    "host names",
+    _host,
+    ("127.0.0.1", "localhost"),
+    "host names under which the web pages may be asked for",
+    shown="127.0.0.1,localhost",
+)
+CSRF_TRUSTED_ORIGINS = _list(
+    "DJANGO_CSRF_TRUSTED_ORIGINS",
+    "origins",
+    str,
+    (),
+    "origins such as https://docora.example.com whose forms the admin accepts behind a proxy",
+    shown="",
+)
+SECURE = _boolean(
+    "DOCORA_SECURE", False, "served over https only: secure cookies, redirects from http, HSTS"
+)
+ENCRYPTION_KEYS = _list(
+    "ENCRYPTION_KEYS",
+    "Fernet keys",
+    _fernet_key,
+    (),
+    "keys that encrypt tokens and webhook keys at rest, newest first; the older ones still decrypt",
+    shown="generated once in `DOCORA_DATA_DIR/keys`",
+)
+DATABASE_URL = _secret(
+    "DATABASE_URL",
+    "the database, such as postgres://user:password@host/name",
+    shown="SQLite in `DOCORA_DATA_DIR`",
+)
+REDIS_URL = _secret(
+    "REDIS_URL",
+    "the Redis or Valkey server of queue and lock, such as redis://host:6379/0",
+    shown="an embedded Valkey in `DOCORA_DATA_DIR`",
+)
+REPOS_BASE_PATH = _path(
+    "REPOS_BASE_PATH",
+    DATA_DIR / "repos",
+    "where the clones are; every worker on every host must see the same files",
+    shown="`DOCORA_DATA_DIR/repos`",
+)
+TRUSTED_NETWORKS: tuple[Network, ...] = _list(
+    "DOCORA_TRUSTED_NETWORKS",
+    "networks such as 10.1.0.0/16",
+    ipaddress.ip_network,
+    (),
+    "private networks that git and webhooks may dial all the same, also over plain http",
+    shown="",
+)
+GIT_HOSTS = _list(
+    "DOCORA_GIT_HOSTS",
+    "host names, with :port if it is not the usual one",
+    _host,
+    ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org"),
+    "hosts whose repositories may be watched",
+    shown="github.com,gitlab.com,bitbucket.org,codeberg.org",
+)
+LOG_LEVEL = _text("DOCORA_LOG_LEVEL", "INFO", "the least level that is logged", kind="a level such as INFO")
+SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
+RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at one repository")
+SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
+DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
+WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
+MAX_RETRY_ATTEMPTS = _integer(
+    "MAX_RETRY_ATTEMPTS", 5, "attempts in a row before a watch counts as failed; it is tried again later all the same"
+)
+RETRY_BASE_DELAY = _seconds("RETRY_BASE_DELAY", 1, "pause before the first retry; it doubles with each further one")
+CIRCUIT_BREAKER_THRESHOLD = _integer(
+    "CIRCUIT_BREAKER_THRESHOLD", 5, "git failures in a row after which a repository is left alone"
+)
+CIRCUIT_BREAKER_COOLDOWN = _seconds(
+    "CIRCUIT_BREAKER_COOLDOWN", 1800, "how long it is left alone before one probe"
+)
+REPO_LOCK_TTL = _seconds("REPO_LOCK_TTL", 120, "life of a lock whose holder is dead; renewed while it lives")
+REPO_LOCK_WAIT = _seconds("REPO_LOCK_WAIT", 60, "how long a job waits for a lock before it is retried later", zero=True)
+GIT_TIMEOUT = _seconds("DOCORA_GIT_TIMEOUT", 3600, "longest time that one clone or fetch may take")
+GIT_ASK_TIMEOUT = _seconds("DOCORA_GIT_ASK_TIMEOUT", 20, "longest time that asking a remote for its tip may take")
+ACCESS_PROOF_AGE = _seconds(
+    "DOCORA_ACCESS_PROOF_AGE", 300, "how old the proof that a watch's token can read may be at a delivery"
+)
+WEBHOOK_TIMEOUT = _seconds("DOCORA_WEBHOOK_TIMEOUT", 30, "longest time that one webhook may take")
+NOTICE_TIMEOUT = _seconds("DOCORA_NOTICE_TIMEOUT", 10, "longest time that one sync_failed notice may take")
+DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
+BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
+    "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0
+)
+BINARY_CHUNK_SIZE_BYTES = _bytes("BINARY_CHUNK_SIZE_BYTES", 524288, "characters of base64 in one piece")
+TEXT_CHUNK_THRESHOLD_BYTES = _bytes(
+    "TEXT_CHUNK_THRESHOLD_BYTES", 8388608, "a larger text file is sent in pieces, like a binary", least=0
+)

@@ -1,0 +1,157 @@
+"""Django's settings. The environment is read in docora.env, and only there."""
+
+import dj_database_url
+from cryptography.fernet import Fernet
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.utils import get_random_secret_key
+
+from docora import env
+from docora.keys import read_or_create
+
+DEBUG = env.DEBUG
+SECRET_KEY = env.SECRET_KEY or read_or_create(env.DATA_DIR / "keys" / "django_secret_key", get_random_secret_key)
+ALLOWED_HOSTS = list(env.ALLOWED_HOSTS)
+CSRF_TRUSTED_ORIGINS = list(env.CSRF_TRUSTED_ORIGINS)
+
+INSTALLED_APPS = [
+    "docora",
+    "repositories",
+    "snapshots",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_rq",
+    "ninja",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "docora.urls"
+WSGI_APPLICATION = "docora.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# Read then write in a deferred transaction fails with "database is locked" as soon as two processes
+# do it; IMMEDIATE takes the write lock first, and the time-out is then a queue.
+_SQLITE = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16000;",
+}
+
+
+def _database(url: str) -> dict[str, object]:
+    try:
+        config = dict(dj_database_url.parse(url, conn_max_age=60, conn_health_checks=True))
+    except ValueError:
+        raise ImproperlyConfigured(
+            "DATABASE_URL: expected a database URL such as postgres://user:password@host/name"
+        ) from None
+    if config["ENGINE"] == "django.db.backends.sqlite3":
+        config["OPTIONS"] = _SQLITE
+    return config
+
+
+DATABASES = {"default": _database(env.DATABASE_URL or f"sqlite:///{env.DATA_DIR / 'docora.sqlite3'}")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en"
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "static/"
+WHITENOISE_USE_FINDERS = True
+
+if env.SECURE:
+    SECURE_SSL_REDIRECT = True
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_HSTS_SECONDS = 31_536_000
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
+
+REDIS_SOCKET = env.DATA_DIR / "valkey" / "valkey.sock"
+REDIS_URL = env.REDIS_URL or f"unix://{REDIS_SOCKET}"
+if not env.REDIS_URL and len(str(REDIS_SOCKET)) > 100:
+    raise ImproperlyConfigured(
+        f"DOCORA_DATA_DIR: expected a path of at most {100 - len('/valkey/valkey.sock')} characters"
+        " (the embedded Valkey listens on a unix socket in it), or REDIS_URL set"
+    )
+
+# JSON, not pickle: who can write to Redis must not be able to run code in a worker.
+RQ_QUEUES = {
+    name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
+    for name in ("snapshots", "deliveries")
+}
+RQ = {"WORKER_CLASS": "docora.worker.Worker", "COMMIT_MODE": "on_db_commit"}
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+if env.LOG_LEVEL.upper() not in _LOG_LEVELS:
+    raise ImproperlyConfigured(f"DOCORA_LOG_LEVEL: expected one of {', '.join(_LOG_LEVELS)}, got {env.LOG_LEVEL!r}")
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "{asctime} {levelname:7} {name} {message}", "style": "{"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": "WARNING"},
+    "loggers": {
+        "docora": {"level": env.LOG_LEVEL.upper()},
+        "django": {"level": "INFO"},
+        "rq": {"level": "WARNING"},
+    },
+}
+
+DATA_DIR = env.DATA_DIR
+REPOS_BASE_PATH = env.REPOS_BASE_PATH
+ENCRYPTION_KEYS = list(env.ENCRYPTION_KEYS) or [
+    read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode())
+]
+TRUSTED_NETWORKS = env.TRUSTED_NETWORKS
+GIT_HOSTS = env.GIT_HOSTS
+GIT_TIMEOUT = env.GIT_TIMEOUT
+GIT_ASK_TIMEOUT = env.GIT_ASK_TIMEOUT
+ACCESS_PROOF_AGE = env.ACCESS_PROOF_AGE
+SCAN_INTERVAL = env.SCAN_INTERVAL
+RESCAN_INTERVAL = env.RESCAN_INTERVAL
+MAX_RETRY_ATTEMPTS = env.MAX_RETRY_ATTEMPTS
+RETRY_BASE_DELAY = env.RETRY_BASE_DELAY
+CIRCUIT_BREAKER_THRESHOLD = env.CIRCUIT_BREAKER_THRESHOLD
+CIRCUIT_BREAKER_COOLDOWN = env.CIRCUIT_BREAKER_COOLDOWN
+REPO_LOCK_TTL = env.REPO_LOCK_TTL
+REPO_LOCK_WAIT = env.REPO_LOCK_WAIT
+WEBHOOK_TIMEOUT = env.WEBHOOK_TIMEOUT
+NOTICE_TIMEOUT = env.NOTICE_TIMEOUT
+DELIVERY_LOG_DAYS = env.DELIVERY_LOG_DAYS
+BINARY_CHUNK_THRESHOLD_BYTES = env.BINARY_CHUNK_THRESHOLD_BYTES
+BINARY_CHUNK_SIZE_BYTES = env.BINARY_CHUNK_SIZE_BYTES
+TEXT_CHUNK_THRESHOLD_BYTES = env.TEXT_CHUNK_THRESHOLD_BYTES

@@ -1,0 +1,1 @@
+"""Verbs: look (take a snapshot), compare (what changed for this app), tell (deliver)."""

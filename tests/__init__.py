@@ -1,0 +1,1 @@
+"""The same rooms again, and the journeys through all of them."""
