@@ -10,6 +10,7 @@ import redis
 from django.conf import settings
 
 from docora import valkey as embedded
+from repositories import repo_lock
 
 _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
@@ -37,6 +38,7 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
         return fakeredis.FakeRedis(server=server)
 
     monkeypatch.setattr("repositories.connections.connect", connect)
+    repo_lock.start_anew()
     return connect()
 
 
