@@ -2,8 +2,13 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
+
+from docora.api import api
 
 urlpatterns = [
+    path("", RedirectView.as_view(url="/admin/")),
+    path("api/", api.urls),
     path("admin/django_rq/", include("django_rq.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -64,9 +64,7 @@ os.register_at_fork(after_in_child=start_anew)
 
 
 @contextmanager
-def repo_lock(
-    key: str, *, job_id: str, wait: float | None = None, ttl: float | None = None
-) -> Iterator[HeldLock]:
+def repo_lock(key: str, *, job_id: str, wait: float | None = None, ttl: float | None = None) -> Iterator[HeldLock]:
     """Hold the lock on `key`. `wait=0` tries once; inside the same job and thread it is already held.
 
     Raises LockTimeoutError if it is not free in time, LockLostError at the end if it was lost meanwhile.
@@ -103,9 +101,7 @@ def repo_locks(
 def janitor_lock(*, job_id: str, wait: float | None = None) -> Iterator[HeldLock]:
     """The one lock of maintenance that looks at all clones; always taken before a repository's."""
     if others := _here.held_by(job_id).keys() - {JANITOR_KEY}:
-        raise RuntimeError(
-            f"job {job_id} must take the janitor's lock before those on {', '.join(sorted(others))}"
-        )
+        raise RuntimeError(f"job {job_id} must take the janitor's lock before those on {', '.join(sorted(others))}")
     with repo_lock(JANITOR_KEY, job_id=job_id, wait=wait, ttl=JANITOR_TTL) as held:
         yield held
 

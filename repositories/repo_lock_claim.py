@@ -108,9 +108,7 @@ class Process:
     def held_by(self, job_id: str) -> dict[str, HeldLock]:
         """What this thread holds for that job, by key."""
         thread = threading.get_ident()
-        return {
-            c.key: c.held for c in tuple(self.claims) if c.held and c.job_id == job_id and c.thread == thread
-        }
+        return {c.key: c.held for c in tuple(self.claims) if c.held and c.job_id == job_id and c.thread == thread}
 
     def close(self) -> None:
         self.stopping = True
@@ -175,9 +173,7 @@ class Claim:
             else:
                 # After a lost answer, "not yours" may be the echo of our own success.
                 return bool(self.held) and not was_mine and not unsure
-        log.warning(
-            "Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason
-        )
+        log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
         return False
 
     def _renew(self) -> bool:
@@ -200,9 +196,7 @@ class Claim:
         if isinstance(answer, Granted):
             return answer
         if not wait:
-            log.warning(
-                "Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, self._by_whom
-            )
+            log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, self._by_whom)
             raise LockTimeoutError(self.key, self._ahead, 0.0)
         return None
 

@@ -214,9 +214,7 @@ class LockServer:
             pubsub.close()
 
     def status(self) -> list[LockStatus]:
-        found = (
-            self._look_at(key.decode()) for key in self._client.scan_iter(match=f"{PREFIX}{{*}}", count=1000)
-        )
+        found = (self._look_at(key.decode()) for key in self._client.scan_iter(match=f"{PREFIX}{{*}}", count=1000))
         return sorted((status for status in found if status), key=lambda status: status.key)
 
     def _look_at(self, lock: str) -> LockStatus | None:
