@@ -13,7 +13,7 @@ from pytest_django import Settings
 from docora import valkey as embedded
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import queue, services
+from repositories import queue, repo_lock, services
 from repositories.models import App
 from tests.worker import run_jobs
 
@@ -46,6 +46,7 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
 
     monkeypatch.setattr("repositories.connections.connect", connect)
     queue.connection.cache_clear()
+    repo_lock.start_anew()
     return connect()
 
 

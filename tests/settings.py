@@ -15,7 +15,8 @@ _home = Path(tempfile.mkdtemp(prefix="docora-tests-"))
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 
 for _name in [name for name in os.environ if name.startswith("DOCORA_") or name.endswith("_URL")]:
-    del os.environ[_name]
+    if not _name.startswith("DOCORA_TEST_"):
+        del os.environ[_name]
 os.environ["DOCORA_DATA_DIR"] = str(_home)
 if os.environ.get("TEST_DATABASE", "sqlite") == "postgresql":
     os.environ["DATABASE_URL"] = postgres.start(_home / "postgresql")

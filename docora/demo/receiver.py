@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
 import threading
@@ -82,9 +83,7 @@ class Receiver:
     in `requests` in the order in which their bodies were complete.
     """
 
-    def __init__(
-        self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True
-    ) -> None:
+    def __init__(self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True) -> None:
         self.webhook_keys: tuple[str, ...] = (webhook_key,)
         self.app_id = app_id
         self.requests: list[ReceivedRequest] = []
@@ -124,9 +123,7 @@ class Receiver:
         """Return as soon as the condition holds; it is asked after every request."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout=seconds):
-                raise TimeoutError(
-                    f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}"
-                )
+                raise TimeoutError(f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}")
 
     async def _serve(self, ready: "Future[int]") -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -200,9 +197,7 @@ class Receiver:
         message_id = request.headers.get("webhook-id", "")
         with self._changed:
             try:
-                self.mirror.apply(
-                    request.event, request.payload, message_id=message_id, acknowledged=acknowledged
-                )
+                self.mirror.apply(request.event, request.payload, message_id=message_id, acknowledged=acknowledged)
             except (KeyError, TypeError, ValueError) as error:
                 self.problems.append(f"{request.event}: the payload is not as agreed: {error!r}")
 
@@ -259,6 +254,8 @@ def main() -> None:
     with Receiver(webhook_key=key, port=options.port, keep_bodies=False) as receiver:
         print(f"Listening on {receiver.url}", flush=True)
         receiver.on_request = lambda request: print(describe(request), flush=True)
+        for ending in (signal.SIGINT, signal.SIGTERM):  # said outright: a shell's background job ignores SIGINT
+            signal.signal(ending, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
 
