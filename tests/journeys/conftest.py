@@ -1,0 +1,15 @@
+"""The cast of the journeys."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.service import Service
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A service that is not started yet: `service.start()`, or more of `service.environment` first."""
+    service = Service()
+    yield service
+    service.close()
