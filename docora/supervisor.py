@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from docora import interrupted, processes, valkey
 from docora.children import Child, Program
@@ -69,7 +71,8 @@ class Supervisor:
     ) -> None:
         self._plan, self._listener, self._stop, self._say = plan, listener, stop, say
         self._life_line, self._life_line_end = os.pipe()
-        self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5)
+        # Without retries, which would hold up everything else: what fails is done at the next look.
+        self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self._interrupted: set[str] = set()
         self._guard = self._child(self._guard_program(), run=f"guard-of-{plan.run}")
         self._store = self._child(_store_program(plan.embedded_socket)) if plan.embedded_socket else None

