@@ -196,7 +196,7 @@ class Supervisor:
                 yield f"{queue} workers"
 
     def _web_is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=2)
+        connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=0.5)
         try:
             connection.request(
                 "GET", "/health", headers={"Host": self._plan.host, "X-Forwarded-Proto": "https"}

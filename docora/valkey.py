@@ -25,6 +25,8 @@ def command(socket: Path, *, persistent: bool = True) -> list[str]:
         "appendfsync": "everysec",
         "save": "",
         "daemonize": "no",
+        # A title is written over the environment, in which the supervisor finds its mark again.
+        "set-proc-title": "no",
         # Jobs and locks must never be thrown away for want of memory.
         "maxmemory-policy": "noeviction",
     }
@@ -89,8 +91,11 @@ def shut_down_stale(socket: Path, patience: float = 30) -> None:
     """End a server that outlived its supervisor; it writes what it has before it goes."""
     if not answers(socket):
         return
-    with _client(socket) as client:
-        client.shutdown()
+    try:
+        with _client(socket) as client:
+            client.shutdown()
+    except redis.RedisError as error:
+        raise ValkeyError(f"an earlier server on {socket} refuses to end: {error}") from None
     deadline = time.monotonic() + patience
     while answers(socket):
         if time.monotonic() > deadline:

@@ -13,3 +13,11 @@ def service() -> Iterator[Service]:
     service = Service()
     yield service
     service.close()
+
+
+@pytest.fixture
+def sqlite_service() -> Iterator[Service]:
+    """The same for what has nothing to do with the database: once, on the embedded default, is enough."""
+    service = Service()
+    yield service
+    service.close()

@@ -57,6 +57,7 @@ class Command(BaseCommand):
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
             self._migrate()
+            self._say(f"  starting {_processes(plan)}")
             supervisor = Supervisor(plan, listener, stop, self._say)
             try:
                 supervisor.start(earlier_run=earlier_run)
