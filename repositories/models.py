@@ -1,0 +1,165 @@
+"""Apps, the repositories they care about, and the watches between the two."""
+
+import hashlib
+import secrets
+from typing import Any, ClassVar, Self
+
+from django.core.validators import MaxValueValidator, MinLengthValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from repositories.crypto import EncryptedField
+from repositories.remotes import RemoteUrl
+
+
+def _app_id() -> str:
+    return f"app_{secrets.token_hex(12)}"
+
+
+def _repository_id() -> str:
+    return f"repo_{secrets.token_hex(12)}"
+
+
+def hash_of(bearer_token: str) -> str:
+    """A bearer token is 256 random bits: a plain hash is as safe as a slow one, and can be an index."""
+    return hashlib.sha256(bearer_token.encode()).hexdigest()
+
+
+class App(models.Model):
+    """A client app: who may ask, and where its changes go."""
+
+    public_id = models.CharField(max_length=28, unique=True, default=_app_id, editable=False)
+    name = models.CharField(max_length=200)
+    base_url = models.URLField(max_length=2000, help_text="Webhooks go to {base_url}/create, /update, …")
+    email = models.EmailField(blank=True)
+    website = models.URLField(blank=True)
+    description = models.TextField(blank=True)
+    bearer_hash = models.CharField(max_length=64, unique=True, editable=False)
+    webhook_key = EncryptedField(validators=[MinLengthValidator(16)], editable=False)
+    max_in_flight = models.PositiveSmallIntegerField(
+        default=8,
+        validators=[MinValueValidator(1), MaxValueValidator(64)],
+        help_text="Webhooks sent at the same time; 1 keeps the strict order.",
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="app_in_flight", condition=Q(max_in_flight__gte=1, max_in_flight__lte=64)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.public_id})"
+
+    @classmethod
+    def with_bearer(cls, token: str) -> Self | None:
+        return cls.objects.filter(bearer_hash=hash_of(token)).first()
+
+
+class Repository(models.Model):
+    """A git URL and a ref; two refs of one URL share the clone and its lock."""
+
+    public_id = models.CharField(max_length=29, unique=True, default=_repository_id, editable=False)
+    url = models.CharField(max_length=2000, editable=False)
+    owner = models.CharField(max_length=1000, editable=False)
+    name = models.CharField(max_length=255, editable=False)
+    clone_key = models.CharField(max_length=600, editable=False)
+    ref = models.CharField(max_length=255, blank=True, editable=False, help_text="Empty: the default branch.")
+    is_private = models.BooleanField(default=False, editable=False)
+
+    sequence = models.PositiveBigIntegerField(default=0, editable=False, help_text="Number of the newest snapshot.")
+    commit_sha = models.CharField(max_length=64, blank=True, editable=False)
+    branch = models.CharField(max_length=255, blank=True, editable=False, help_text="What the ref stood for last.")
+    fence = models.PositiveBigIntegerField(
+        default=0,
+        editable=False,
+        help_text="The lock's number at the newest fetch; a smaller one is refused.",
+    )
+
+    needs_repair = models.BooleanField(
+        default=False, editable=False, help_text="The clone lacks something; made anew at the next look."
+    )
+    next_check_at = models.DateTimeField(default=timezone.now, editable=False)
+    last_checked_at = models.DateTimeField(null=True, editable=False)
+
+    consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
+    circuit_open_until = models.DateTimeField(null=True, blank=True, editable=False)
+    last_error_code = models.CharField(max_length=40, blank=True, editable=False)
+    last_error = models.TextField(blank=True, editable=False)
+
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    # What a success, or a person, sets back.
+    HEALTHY: ClassVar[dict[str, Any]] = {
+        "consecutive_failures": 0,
+        "circuit_open_until": None,
+        "last_error_code": "",
+        "last_error": "",
+    }
+
+    class Meta:
+        verbose_name_plural = "repositories"
+        constraints = [
+            # clone_key is computed from the normalised URL, so this is the unique URL + ref.
+            models.UniqueConstraint(fields=["clone_key", "ref"], name="repository_unique_url_and_ref"),
+        ]
+        indexes = [models.Index(fields=["next_check_at"], name="repository_due")]
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.name}" + (f"@{self.ref}" if self.ref else "")
+
+    @property
+    def remote(self) -> RemoteUrl:
+        return RemoteUrl.parse(self.url)
+
+
+class WatchStatus(models.TextChoices):
+    # Waiting for its turn, for the first time or again.
+    PENDING = "pending_snapshot"
+    # A worker is at it.
+    SCANNING = "scanning"
+    # The app has everything of the commit in `synced_commit`.
+    SYNCED = "synced"
+    # Out of attempts for now; tried again at the next look at the repository.
+    FAILED = "failed"
+
+
+class Watch(models.Model):
+    """One app's interest in one repository, with the token that it may read it with."""
+
+    app = models.ForeignKey(App, models.CASCADE, related_name="watches", editable=False)
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="watches", editable=False)
+    token = EncryptedField(blank=True, editable=False)
+    status = models.CharField(max_length=20, choices=WatchStatus.choices, default=WatchStatus.PENDING, editable=False)
+    retry_count = models.PositiveIntegerField(default=0, editable=False)
+    retry_at = models.DateTimeField(null=True, editable=False, help_text="No delivery before this time.")
+    last_error_code = models.CharField(max_length=40, blank=True, editable=False)
+    last_error = models.TextField(blank=True, editable=False)
+    access_proven_at = models.DateTimeField(null=True, editable=False)
+    access_denied_at = models.DateTimeField(null=True, editable=False)
+    synced_sequence = models.PositiveBigIntegerField(default=0, editable=False)
+    synced_commit = models.CharField(max_length=64, blank=True, editable=False)
+    synced_at = models.DateTimeField(null=True, editable=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    # A watch that starts again with all of its attempts.
+    FRESH: ClassVar[dict[str, Any]] = {
+        "status": WatchStatus.PENDING,
+        "retry_count": 0,
+        "retry_at": None,
+        "last_error_code": "",
+        "last_error": "",
+        "access_denied_at": None,
+    }
+
+    class Meta:
+        verbose_name_plural = "watches"
+        constraints = [
+            models.UniqueConstraint(fields=["app", "repository"], name="watch_unique_app_and_repository"),
+            models.CheckConstraint(name="watch_status", condition=Q(status__in=WatchStatus.values)),
+        ]
+        indexes = [models.Index(fields=["status"], name="watch_status")]
+
+    def __str__(self) -> str:
+        return f"{self.app} watches {self.repository}"

@@ -1,0 +1,249 @@
+"""One caller's way from asking for a lock to having left it, and what a process keeps of such ways."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+import redis
+from django.conf import settings
+from redis.client import PubSub
+
+from repositories import repo_lock_flock as flock
+from repositories.errors import Holder, LockLostError, LockTimeoutError
+from repositories.repo_lock_lease import Lease, Watchdog, clock
+from repositories.repo_lock_server import (
+    TURN_SECONDS,
+    YOUR_TURN,
+    Busy,
+    Granted,
+    LockServer,
+    Names,
+    new_token,
+    who_is,
+)
+
+log = logging.getLogger("docora.repo_lock")
+
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
+_ANSWER_TIMEOUT = 2.0
+# The net under a wake-up that was lost together with its connection.
+_RECHECK = 2.0
+# How long a waiter listens before it looks whether the process is to end.
+_NAP = 0.1
+# Asked again this long after a key must have expired, so that it has.
+_AFTER_EXPIRY = 0.005
+
+
+class HeldLock:
+    """A lock while it is held: the proof that every function which writes a clone asks for."""
+
+    def __init__(self, *, key: str, fence: int, me: Holder, lease: Lease) -> None:
+        self.key = key
+        self.fence = fence
+        self.uses_flock = False
+        self.lease = lease
+        self._me = me
+
+    @property
+    def lost(self) -> bool:
+        return self.lease.lost
+
+    def check(self) -> None:
+        if self.lost:
+            raise LockLostError(self.key)
+
+    @contextmanager
+    def inherit(self) -> Iterator[int]:
+        """The descriptor of the clone's flock, for the `pass_fds` of one child at a time.
+
+        Waits for an orphaned child of an earlier holder. At the end this process's own copy is closed,
+        so that the child alone keeps the next holder out.
+        """
+        self.check()
+        self.uses_flock = True
+        started = clock()
+
+        def while_it_is_taken(by: Holder | None) -> None:
+            self.check()
+            waited = clock() - started
+            if waited >= settings.REPO_LOCK_WAIT:
+                raise LockTimeoutError(self.key, by, waited)
+
+        with flock.flocked(flock.path_of(self.key), me=self._me, while_it_is_taken=while_it_is_taken) as fd:
+            self.check()
+            yield fd
+
+    @contextmanager
+    def guarding(self, process_group: int) -> Iterator[None]:
+        """While inside, losing the lock kills that process group."""
+        self.lease.guard(process_group)
+        try:
+            yield
+        finally:
+            self.lease.unguard(process_group)
+            self.check()
+
+
+class Process:
+    """What one process keeps for its locks; a forked child starts with an empty one."""
+
+    def __init__(self) -> None:
+        self.claims: dict[Claim, None] = {}
+        self.watchdog = Watchdog()
+        self.stopping = False
+        self._pid = os.getpid()
+
+    @cached_property
+    def server(self) -> LockServer:
+        return LockServer(timeout=_ANSWER_TIMEOUT)
+
+    @property
+    def is_this_one(self) -> bool:
+        return self._pid == os.getpid()
+
+    def held_by(self, job_id: str) -> dict[str, HeldLock]:
+        """What this thread holds for that job, by key."""
+        thread = threading.get_ident()
+        return {c.key: c.held for c in tuple(self.claims) if c.held and c.job_id == job_id and c.thread == thread}
+
+    def close(self) -> None:
+        self.stopping = True
+        if "server" in self.__dict__:
+            self.server.close()
+
+
+class Claim:
+    def __init__(self, process: Process, *, key: str, job_id: str, ttl: float) -> None:
+        self.key = key
+        self.job_id = job_id
+        self.thread = threading.get_ident()
+        self.held: HeldLock | None = None
+        self._process = process
+        self._ttl = ttl
+        self._names = Names(key)
+        self._token = new_token(job_id)
+        self._asked = 0.0
+        self._ahead: Holder | None = None
+
+    def acquire(self, wait: float) -> HeldLock:
+        # Registered before anything is sent: whatever interrupts this, `abandon` can undo it.
+        self._process.claims[self] = None
+        granted = self._take_at_once(wait) or self._wait(clock(), wait)
+        lease = Lease(key=self.key, job_id=self.job_id, ttl=self._ttl, asked=self._asked, renew=self._renew)
+        self._process.watchdog.keep(lease)
+        me = who_is(self._token, time.time())
+        self.held = HeldLock(key=self.key, fence=granted.fence, me=me, lease=lease)
+        log.debug("Job %s acquired lock on %s", self.job_id, self.key)
+        return self.held
+
+    def release(self) -> None:
+        """The end of work that went well; an error if the lock had been lost before."""
+        lost = self.abandon()
+        if lost:
+            raise LockLostError(self.key)
+
+    def abandon(self) -> bool:
+        """Leave, as holder or waiter, and as often as wanted; True if the lock had been lost."""
+        if self not in self._process.claims or not self._process.is_this_one:
+            return False
+        if self.held:
+            self._process.watchdog.forget(self.held.lease)
+        lost = self._leave()
+        if self.held and self.held.uses_flock:
+            flock.tidy(flock.path_of(self.key))
+        self._process.claims.pop(self, None)
+        if self.held and not lost:
+            log.debug("Job %s released lock on %s", self.job_id, self.key)
+        return lost
+
+    def _leave(self) -> bool:
+        # Asking about a lock that is known to be lost would only be a wait if the server is gone.
+        if self.held and self.held.lost:
+            return True
+        unsure = False
+        for _ in range(2):
+            try:
+                was_mine = self._process.server.leave(self._names, self._token)
+            except _UNREACHABLE as error:
+                reason, unsure = error, True
+            else:
+                # After a lost answer, "not yours" may be the echo of our own success.
+                return bool(self.held) and not was_mine and not unsure
+        log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
+        return False
+
+    def _renew(self) -> bool:
+        return self._process.server.renew(self._names, self._token, ttl=self._ttl)
+
+    def _ask(self, wait: float) -> Granted | Busy:
+        self._asked = clock()
+        answer = self._process.server.acquire(self._names, self._token, ttl=self._ttl, wait=wait)
+        if isinstance(answer, Busy):
+            self._ahead = answer.ahead
+        return answer
+
+    def _take_at_once(self, wait: float) -> Granted | None:
+        try:
+            answer = self._ask(0)
+        except _UNREACHABLE:
+            if not wait:
+                raise
+            return None
+        if isinstance(answer, Granted):
+            return answer
+        if not wait:
+            log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, self._by_whom)
+            raise LockTimeoutError(self.key, self._ahead, 0.0)
+        return None
+
+    @property
+    def _by_whom(self) -> str:
+        return f"job {self._ahead.job_id}" if self._ahead else "an unknown job"
+
+    def _wait(self, started: float, wait: float) -> Granted:
+        log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, self._by_whom)
+        while True:
+            try:
+                with self._process.server.subscription(self._names, self._token) as line:
+                    return self._stand_in_line(line, started, wait)
+            except _UNREACHABLE as error:
+                self._go_on_waiting(started, wait, error)
+                time.sleep(_NAP)
+
+    def _stand_in_line(self, line: PubSub, started: float, wait: float) -> Granted:
+        end = started + wait
+        while isinstance(answer := self._ask(max(0.0, end - clock())), Busy):
+            self._go_on_waiting(started, wait)
+            expiry = _RECHECK if answer.expires_in is None else answer.expires_in + _AFTER_EXPIRY
+            self._listen(line, until=min(end, clock() + min(_RECHECK, expiry)))
+        return answer
+
+    def _go_on_waiting(self, started: float, wait: float, error: Exception | None = None) -> None:
+        waited = clock() - started
+        if self._process.stopping:
+            log.warning("Job %s stopped waiting for lock on %s: shutting down", self.job_id, self.key)
+        elif waited >= wait:
+            log.error(
+                "Job %s timed out after %.1f s waiting for lock on %s, held by %s",
+                self.job_id,
+                waited,
+                self.key,
+                self._by_whom,
+            )
+        else:
+            return
+        raise LockTimeoutError(self.key, self._ahead, waited) from error
+
+    def _listen(self, line: PubSub, until: float) -> None:
+        """Until it is this waiter's turn, or time to ask again."""
+        while (left := until - clock()) > 0 and not self._process.stopping:
+            message = line.get_message(timeout=min(left, _NAP))
+            if message and message["data"] == YOUR_TURN:
+                return
+            if message:
+                # The one ahead has its turn now; if it is frozen, ours comes when that runs out.
+                until = min(until, clock() + TURN_SECONDS + _AFTER_EXPIRY)

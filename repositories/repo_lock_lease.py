@@ -1,0 +1,157 @@
+"""A lease on a lock, and the one thread per process that renews every lease.
+
+The thread and its callers share no lock of their own: the job time-out is an exception that may be
+raised at any point of the main thread, also between taking such a lock and being able to give it back.
+Single dictionary operations and a SimpleQueue cannot be torn.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import redis
+
+log = logging.getLogger("docora.repo_lock")
+
+# A tenth of the TTL is kept back: who lost a lock has stopped before the server gives it to the next.
+_SAFE_SHARE = 0.9
+# The end of a timed-out job gets this long to tidy up under its lock.
+_GRACE_AFTER_TIMEOUT = 10.0
+
+
+def clock() -> float:
+    """Seconds that also pass while the machine is suspended, and that no clock change touches."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _end_of_job(now: float) -> float:
+    """When the alarm of the job's time-out rings, if one is set: a hung job must not renew for ever."""
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    return now + left + _GRACE_AFTER_TIMEOUT if left else math.inf
+
+
+class Lease:
+    """The time for which this process may believe that it holds the lock."""
+
+    def __init__(self, *, key: str, job_id: str, ttl: float, asked: float, renew: Callable[[], bool]) -> None:
+        self.key = key
+        self.job_id = job_id
+        self.ttl = ttl
+        self._renew = renew
+        self._guarded: set[int] = set()
+        self._lost = False
+        self._over = False
+        self._last_renewal = _end_of_job(asked)
+        self._extend(asked)
+
+    def _extend(self, asked: float) -> None:
+        self.valid_until = asked + self.ttl * _SAFE_SHARE
+        self.renew_at = asked + self.ttl / 3
+
+    @property
+    def lost(self) -> bool:
+        return self._lost or clock() >= self.valid_until
+
+    @property
+    def due(self) -> float:
+        return min(self.renew_at, self.valid_until)
+
+    def end(self) -> None:
+        self._over = True
+
+    def guard(self, process_group: int) -> None:
+        self._guarded.add(process_group)
+        if self.lost:
+            self._kill_guarded()
+
+    def unguard(self, process_group: int) -> None:
+        self._guarded.discard(process_group)
+
+    def tend(self) -> bool:
+        """Renew if it is time; False once there is nothing left to tend."""
+        now = clock()
+        if self._over:
+            return False
+        if now >= self.valid_until:
+            self._lose()
+            return False
+        if now >= self.renew_at:
+            return self._try_to_renew(now)
+        return True
+
+    def _try_to_renew(self, now: float) -> bool:
+        if now >= self._last_renewal:
+            self.renew_at = math.inf
+            return True
+        try:
+            kept = self._renew()
+        except redis.RedisError as error:
+            log.warning("Job %s could not renew the lock on %s: %s", self.job_id, self.key, error)
+            self.renew_at = clock() + min(1.0, self.ttl / 20)
+            return True
+        if kept:
+            self._extend(now)
+        else:
+            self._lose()
+        return kept
+
+    def _lose(self) -> None:
+        if self._over:
+            return
+        self._lost = True
+        log.error("Job %s lost the lock on %s", self.job_id, self.key)
+        self._kill_guarded()
+
+    def _kill_guarded(self) -> None:
+        for process_group in tuple(self._guarded):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process_group, signal.SIGKILL)
+
+
+class Watchdog:
+    """Tends every lease of this process; the thread is started with the first one."""
+
+    def __init__(self) -> None:
+        self._leases: dict[Lease, None] = {}
+        self._wakes_at = math.inf
+        self._wake = SimpleQueue[None]()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, lease: Lease) -> None:
+        self._leases[lease] = None
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="repo-lock-watchdog", daemon=True)
+            self._thread.start()
+        elif lease.due < self._wakes_at:
+            self._wake.put(None)
+
+    def forget(self, lease: Lease) -> None:
+        lease.end()
+        self._leases.pop(lease, None)
+
+    def _run(self) -> None:
+        # A signal handled by this thread would not interrupt what the main thread waits for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            # First: from here on, whoever adds a lease wakes this thread.
+            self._wakes_at = math.inf
+            for lease in list(self._leases):
+                if not lease.tend():
+                    self._leases.pop(lease, None)
+            self._wakes_at = min((lease.due for lease in list(self._leases)), default=math.inf)
+            self._sleep()
+
+    def _sleep(self) -> None:
+        # The queue's longest time-out is limited; an hour is as good as for ever.
+        pause = min(max(0.0, self._wakes_at - clock()), 3600.0)
+        with contextlib.suppress(Empty):
+            self._wake.get(timeout=pause)

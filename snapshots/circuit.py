@@ -1,0 +1,64 @@
+"""The circuit breaker of a repository: failures open it, one probe after the cooldown decides.
+
+The row count of one UPDATE names the single winner, so any number of workers announce once and probe once.
+"""
+
+import logging
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import F
+from django.utils import timezone
+
+from repositories.errors import GitError
+from repositories.models import Repository, WatchStatus
+
+log = logging.getLogger("docora.circuit")
+
+
+def lets_through(repository: Repository) -> bool:
+    """Closed: yes. Open: no. After the cooldown: yes for the first who asks."""
+    until = repository.circuit_open_until
+    if until is None:
+        return True
+    now = timezone.now()
+    if until > now:
+        return False
+    rows = Repository.objects.filter(pk=repository.pk, circuit_open_until=until)
+    return bool(rows.update(circuit_open_until=now + _cooldown()))
+
+
+def count_success(repository: Repository) -> None:
+    if repository.consecutive_failures or repository.circuit_open_until or repository.last_error:
+        Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
+
+
+def count_failure(repository: Repository, error: GitError) -> float | None:
+    """Returns the pause before the next attempt; None when the circuit is open and a probe will come by itself."""
+    rows = Repository.objects.filter(pk=repository.pk)
+    rows.update(consecutive_failures=F("consecutive_failures") + 1, last_error_code=error.code, last_error=str(error))
+    failures = rows.values_list("consecutive_failures", flat=True).first() or 0
+    _tell_watches(repository, error, failures)
+    if failures < settings.CIRCUIT_BREAKER_THRESHOLD:
+        log.warning("Looking at %s failed (%d in a row): %s", repository, failures, error)
+        return float(settings.RETRY_BASE_DELAY * 2 ** (failures - 1))
+    until = timezone.now() + _cooldown()
+    if rows.filter(circuit_open_until=None).update(circuit_open_until=until):
+        log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
+    rows.update(next_check_at=F("circuit_open_until"))
+    return None
+
+
+def _tell_watches(repository: Repository, error: GitError, failures: int) -> None:
+    """Each watch shows why it stands still, but one whose own token is refused keeps its own reason."""
+    out_of_attempts = failures >= settings.MAX_RETRY_ATTEMPTS
+    repository.watches.filter(access_denied_at=None).update(
+        status=WatchStatus.FAILED if out_of_attempts else WatchStatus.PENDING,
+        retry_count=failures,
+        last_error_code=error.code,
+        last_error=str(error),
+    )
+
+
+def _cooldown() -> timedelta:
+    return timedelta(seconds=settings.CIRCUIT_BREAKER_COOLDOWN)

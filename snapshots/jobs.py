@@ -1,0 +1,28 @@
+"""The doors of the queue: what a message by dotted name starts."""
+
+from rq import Retry, get_current_job
+
+from repositories import services as repositories
+from snapshots import delivery, services
+
+
+def take_snapshot(repository_id: int) -> Retry | None:
+    return _again(services.take_snapshot(repository_id, job_id=_job_id()))
+
+
+def deliver(watch_id: int) -> Retry | None:
+    return _again(delivery.deliver(watch_id, job_id=_job_id()))
+
+
+def purge_clone(clone_key: str) -> None:
+    repositories.purge_clone(clone_key, job_id=_job_id())
+
+
+def _job_id() -> str:
+    job = get_current_job()
+    return job.id if job else "none"
+
+
+def _again(pause: float | None) -> Retry | None:
+    """A job that is to run again keeps its id, so it stays the one pending job of its kind."""
+    return None if pause is None else Retry(max=1_000_000, interval=max(1, round(pause)))

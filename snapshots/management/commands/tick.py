@@ -1,0 +1,15 @@
+"""One tick of the scheduler, by hand."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from snapshots.schedule import tick
+
+
+class Command(BaseCommand):
+    help = "Ask for what is due now: looks at repositories, and deliveries that got lost. Safe at any time."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        asked = tick()
+        self.stdout.write(f"{asked} {'job' if asked == 1 else 'jobs'} asked for.")

@@ -1,0 +1,144 @@
+"""What a repository contained at each commit, what each app has of it, and every attempt to tell."""
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from repositories.models import Repository, Watch
+from snapshots.paths import GitPath
+
+
+class Snapshot(models.Model):
+    """One commit of one repository, numbered in the order in which Docora saw them."""
+
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="snapshots")
+    sequence = models.PositiveBigIntegerField()
+    commit_sha = models.CharField(max_length=64)
+    branch = models.CharField(max_length=255, blank=True)
+    files = models.PositiveIntegerField()
+    bytes = models.PositiveBigIntegerField()
+    created = models.PositiveIntegerField(default=0)
+    updated = models.PositiveIntegerField(default=0)
+    deleted = models.PositiveIntegerField(default=0)
+    left_out = models.JSONField(default=list, help_text="What is not delivered of this commit, and why.")
+    taken_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["repository", "sequence"], name="snapshot_unique_sequence"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.repository} #{self.sequence} at {self.commit_sha[:12]}"
+
+
+class File(models.Model):
+    """A path in a repository. The exact bytes of a path have no length limit, so an index takes their digest."""
+
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="files")
+    path_digest = models.BinaryField(max_length=32)
+    path = models.TextField(help_text="As it is shown and sent.")
+    raw_path = models.BinaryField(null=True, help_text="The exact bytes, where they are not UTF-8.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["repository", "path_digest"], name="file_unique_path"),
+        ]
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def git_path(self) -> GitPath:
+        return GitPath(self.path.encode() if self.raw_path is None else bytes(self.raw_path))
+
+
+class FileVersion(models.Model):
+    """The content of a path from the snapshot `since` up to, not including, the snapshot `until`.
+
+    The manifest of snapshot n is every version with since <= n and (until is null or until > n):
+    a change costs a row, not a copy of the manifest, and every manifest stays readable as it was.
+    """
+
+    # The rows go with their repository in one statement; the database checks the file at the commit.
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="+")
+    file = models.ForeignKey(File, models.DO_NOTHING, related_name="versions")
+    blob = models.CharField(max_length=64, help_text="Git's own name of the content.")
+    mode = models.CharField(max_length=6)
+    size = models.PositiveBigIntegerField()
+    sha256 = models.BinaryField(max_length=32)
+    since = models.PositiveBigIntegerField()
+    until = models.PositiveBigIntegerField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["file"], condition=Q(until=None), name="file_version_one_current"),
+            models.CheckConstraint(name="file_version_span", condition=Q(until=None) | Q(until__gt=F("since"))),
+        ]
+        indexes = [
+            models.Index(fields=["repository", "since"], name="file_version_since"),
+            models.Index(fields=["repository", "until"], name="file_version_until"),
+            models.Index(fields=["repository", "blob"], name="file_version_blob"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.file} since #{self.since}"
+
+
+class Delivered(models.Model):
+    """What an app has: the content of each path that it acknowledged last."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="delivered")
+    file = models.ForeignKey(File, models.DO_NOTHING, related_name="delivered")
+    sha256 = models.BinaryField(max_length=32)
+    delivered_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "delivered"
+        constraints = [models.UniqueConstraint(fields=["watch", "file"], name="delivered_unique_file")]
+
+    def __str__(self) -> str:
+        return f"{self.file} to {self.watch}"
+
+
+class Parked(models.Model):
+    """A content that the app's endpoint refused for itself; the next content of the path is sent again."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="parked")
+    file = models.ForeignKey(File, models.DO_NOTHING, related_name="parked")
+    sha256 = models.BinaryField(max_length=32)
+    reason = models.CharField(max_length=200)
+    parked_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "parked"
+        constraints = [models.UniqueConstraint(fields=["watch", "file"], name="parked_unique_file")]
+
+    def __str__(self) -> str:
+        return f"{self.file} for {self.watch}: {self.reason}"
+
+
+class Delivery(models.Model):
+    """One attempt to tell an app something. Bodies are not kept: they can be rebuilt from git."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="deliveries")
+    message_id = models.CharField(max_length=40)
+    event = models.CharField(max_length=20)
+    path = models.TextField(blank=True)
+    sha256 = models.CharField(max_length=64, blank=True)
+    commit_sha = models.CharField(max_length=64, blank=True)
+    status = models.PositiveSmallIntegerField(null=True, help_text="The answer's HTTP status; empty: no answer.")
+    milliseconds = models.PositiveIntegerField()
+    error = models.CharField(max_length=200, blank=True)
+    answer = models.TextField(blank=True, help_text="The first 2 KB of the answer.")
+    attempted_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        indexes = [
+            models.Index(fields=["attempted_at"], name="delivery_attempted"),
+            models.Index(fields=["watch", "-attempted_at"], name="delivery_watch_attempted"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.path} → {self.status or self.error}"

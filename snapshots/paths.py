@@ -1,0 +1,29 @@
+"""Paths as git has them (any bytes but NUL) and as they are shown and sent (text)."""
+
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GitPath:
+    raw: bytes
+
+    @property
+    def text(self) -> str:
+        """The path as text; bytes that are not UTF-8 appear as %XX, and `is_text` is false then."""
+        return self.raw.decode("utf-8", "surrogateescape").translate(_ESCAPES)
+
+    @property
+    def is_text(self) -> bool:
+        try:
+            self.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.raw).digest()
+
+
+_ESCAPES = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}

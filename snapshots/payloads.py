@@ -1,0 +1,120 @@
+"""The bodies of the webhooks, byte for byte as a JavaScript receiver prints them again.
+
+Receivers verify the signature over `JSON.stringify(parsed)`, so a body has no spaces, keeps its key order
+and does not escape what JSON.stringify would not.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from repositories.models import Repository
+from snapshots.changes import Change, Event
+from snapshots.paths import GitPath
+
+
+def iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def serialise(payload: dict[str, Any]) -> bytes:
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def describe(repository: Repository) -> dict[str, str]:
+    return {
+        "repository_id": repository.public_id,
+        "github_url": repository.url,
+        "owner": repository.owner,
+        "name": repository.name,
+    }
+
+
+class Bodies:
+    """The bodies that tell one app about changes at one commit."""
+
+    def __init__(self, repository: Repository, commit_sha: str) -> None:
+        self._repository = describe(repository)
+        self._commit_sha = commit_sha
+
+    def delete(self, change: Change) -> bytes:
+        return self._body(change, {**_named(change.path), "sha": change.sha256.hex()})
+
+    def whole(self, change: Change, content: bytes) -> Iterator[bytes]:
+        """Text as it is; anything else as base64, in pieces where it is large."""
+        text = _as_text(content)
+        if text is not None:
+            yield self._body(change, {**_facts(change), "content": text})
+        elif len(content) > settings.BINARY_CHUNK_THRESHOLD_BYTES:
+            yield from self.pieces(change, [content])
+        else:
+            encoded = base64.b64encode(content).decode()
+            yield self._body(change, {**_facts(change), "content": encoded, "content_encoding": "base64"})
+
+    def pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
+        """One transfer, in order, under an id of its own: a transfer that failed starts again under another one."""
+        transfer, length = str(uuid.uuid4()), settings.BINARY_CHUNK_SIZE_BYTES
+        total = -(-(-(-change.size // 3) * 4) // length)
+        for index, piece in enumerate(_cut(_base64(content), length)):
+            chunk = {"id": transfer, "index": index, "total": total}
+            file = {**_facts(change), "content": piece, "content_encoding": "base64", "chunk": chunk}
+            yield self._body(change, file)
+
+    def _body(self, change: Change, file: dict[str, Any]) -> bytes:
+        previous = {"previous_sha": change.previous.hex()} if change.event is Event.UPDATE else {}
+        return serialise(
+            {
+                "repository": self._repository,
+                "file": file,
+                **previous,
+                "commit_sha": self._commit_sha,
+                "timestamp": iso(timezone.now()),
+            }
+        )
+
+
+def _named(path: GitPath) -> dict[str, str]:
+    """The path; where its bytes are not UTF-8, the exact ones beside it."""
+    if path.is_text:
+        return {"path": path.text}
+    return {"path": path.text, "path_base64": base64.b64encode(path.raw).decode()}
+
+
+def _facts(change: Change) -> dict[str, Any]:
+    return {**_named(change.path), "sha": change.sha256.hex(), "size": change.size}
+
+
+def _as_text(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _base64(content: Iterable[bytes]) -> Iterator[str]:
+    """Base64 of the joined pieces, whatever their lengths."""
+    rest = b""
+    for piece in content:
+        data = rest + piece
+        whole = len(data) - len(data) % 3
+        rest = data[whole:]
+        yield base64.b64encode(data[:whole]).decode()
+    yield base64.b64encode(rest).decode()
+
+
+def _cut(texts: Iterable[str], length: int) -> Iterator[str]:
+    """The joined texts, cut every `length` characters."""
+    held = ""
+    for text in texts:
+        held += text
+        while len(held) > length:
+            yield held[:length]
+            held = held[length:]
+    if held:
+        yield held

@@ -1,0 +1,1 @@
+"""The nouns: the lock and what it keeps apart."""
