@@ -74,9 +74,7 @@ class Child:
     def how_it_ended(self) -> str:
         status = self.process.returncode if self.process else None
         return (
-            f"was killed by {signal.Signals(-status).name}"
-            if status and status < 0
-            else f"ended with status {status}"
+            f"was killed by {signal.Signals(-status).name}" if status and status < 0 else f"ended with status {status}"
         )
 
     def terminate(self) -> None:

@@ -13,18 +13,19 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from docora.processes import is_within
-
-QUEUES = ("snapshots", "deliveries")
+from repositories.queue import DELIVERIES, SNAPSHOTS
+from repositories.repo_lock import lock_status, release_after_kill
 
 
 def put_back(scope: str, connection: Redis) -> list[str]:
-    """Queue what the workers of scope were running, and strike them off the list; returns the job ids."""
+    """Queue what the workers of scope were running, free its locks, and strike the workers off the list."""
     returned = [
         execution.job_id
         for queue in _queues(connection)
         for execution in _executions(queue)
         if is_within(execution.worker_name, scope) and _return(execution, queue)
     ]
+    _free_locks(returned)
     for worker in Worker.all(connection=connection):
         if is_within(worker.name, scope):
             worker.register_death()  # type: ignore[no-untyped-call]
@@ -48,7 +49,7 @@ def count_workers(queue_name: str, scope: str, connection: Redis) -> int:
 
 
 def _queues(connection: Redis) -> list[Queue]:
-    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in QUEUES]
+    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in (DELIVERIES, SNAPSHOTS)]
 
 
 def _executions(queue: Queue) -> Iterator[Execution]:
@@ -64,21 +65,28 @@ def _return(execution: Execution, queue: Queue) -> bool:
     if job is None:
         return False
     with queue.connection.pipeline() as pipeline:
+        _forget_the_start(job)
+        queue.enqueue_job(job, pipeline=pipeline, at_front=True)  # first: it refuses a pipeline in use
         execution.delete(job=job, pipeline=pipeline)
         pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
-        _forget_the_start(job)
-        queue.enqueue_job(job, pipeline=pipeline, at_front=True)
         pipeline.execute()
     return True
+
+
+def _free_locks(job_ids: list[str]) -> None:
+    """Without this, the next run of each job would wait for the TTL of its own dead predecessor."""
+    for status in lock_status():
+        if status.holder.job_id in job_ids:
+            release_after_kill(status.holder.job_id, status.holder.pid)
 
 
 def _return_taken(job_id: str, queue: Queue) -> bool:
     job = queue.fetch_job(job_id)
     never_started = job is not None and job_id not in queue.started_job_registry
     with queue.connection.pipeline() as pipeline:
-        pipeline.lrem(queue.intermediate_queue_key, 1, job_id)
         if job is not None and never_started:
             queue.enqueue_job(job, pipeline=pipeline, at_front=True)
+        pipeline.lrem(queue.intermediate_queue_key, 1, job_id)
         pipeline.execute()
     return never_started
 

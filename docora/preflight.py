@@ -15,7 +15,10 @@ from pathlib import Path
 import redis
 from django.db import DatabaseError, connection
 
+from docora import processes
+
 OLDEST_GIT = (2, 37)
+LEFTOVER_PATIENCE = 5.0
 
 
 class StartError(Exception):
@@ -72,9 +75,7 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = (
-            "is taken by another program"
-            if error.errno == errno.EADDRINUSE
-            else f"cannot be used ({error.strerror})"
+            "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         )
         raise StartError(f"port {port} {reason}: choose another one with PORT=<number>") from None
     return listener
@@ -84,7 +85,8 @@ def listen(port: int) -> socket.socket:
 def only_one(folder: Path, run: str) -> Iterator[str | None]:
     """Hold the data for this process; the kernel lets go of it when the process ends, in whatever way.
 
-    Gives the run of an earlier supervisor that was killed, whose processes and jobs may still be about.
+    What an earlier supervisor left running because it was killed is ended first. Gives the name of that run,
+    whose jobs are still to be put back.
     """
     with (folder / "up.lock").open("a+") as file:
         file.seek(0)
@@ -93,6 +95,8 @@ def only_one(folder: Path, run: str) -> Iterator[str | None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
+        if earlier_run:
+            processes.end(earlier_run, patience=LEFTOVER_PATIENCE)
         _rewrite(file.fileno(), f"{os.getpid()} {run}\n")
         try:
             yield earlier_run or None

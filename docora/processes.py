@@ -61,12 +61,27 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
 
 
 def end(scope: str, *, patience: float, sparing: str | None = None) -> None:
-    """Ask every process of scope to end, and kill those that have not after patience seconds."""
-    send(find(scope, sparing=sparing), signal.SIGTERM)
+    """Ask scope to end, and kill what has not after patience seconds.
+
+    Only the topmost processes are asked: a work horse that is told to end would fail its job.
+    """
+    send(_topmost(find(scope, sparing=sparing)), signal.SIGTERM)
     deadline = time.monotonic() + patience
     while find(scope, sparing=sparing) and time.monotonic() < deadline:
         time.sleep(0.05)
     kill(scope, sparing=sparing)
+
+
+def _topmost(found: list[psutil.Process]) -> list[psutil.Process]:
+    pids = {process.pid for process in found}
+    return [process for process in found if _parent(process) not in pids]
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
 
 
 def kill(scope: str, *, sparing: str | None = None) -> None:

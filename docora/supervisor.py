@@ -66,9 +66,7 @@ class Plan:
 
 
 class Supervisor:
-    def __init__(
-        self, plan: Plan, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: Plan, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]) -> None:
         self._plan, self._listener, self._stop, self._say = plan, listener, stop, say
         self._life_line, self._life_line_end = os.pipe()
         # Without retries, which would hold up everything else: what fails is done at the next look.
@@ -85,10 +83,8 @@ class Supervisor:
         return [*stores, *self._doors, *self._workers, self._guard]
 
     def start(self, *, earlier_run: str | None = None) -> None:
-        """Start everything; what a killed supervisor left is ended first, and its jobs are put back."""
+        """Start everything; the jobs of an earlier run, whose processes are gone, are put back."""
         self._plan.logs.mkdir(mode=0o700, exist_ok=True)
-        if earlier_run:
-            processes.end(earlier_run, patience=STORE_PATIENCE)
         self._guard.start()
         if self._store and self._plan.embedded_socket:
             self._start_store(self._store, self._plan.embedded_socket)
@@ -107,9 +103,7 @@ class Supervisor:
             if not missing:
                 return True
             if time.monotonic() > deadline:
-                raise StartError(
-                    f"{missing[0]} did not start within {START_PATIENCE:g} s: see {self._plan.logs}"
-                )
+                raise StartError(f"{missing[0]} did not start within {START_PATIENCE:g} s: see {self._plan.logs}")
             if missing != told:
                 self._say(f"  waiting for {', '.join(missing)}")
                 told = missing
@@ -128,7 +122,8 @@ class Supervisor:
         self._listener.close()
         self._end(self._workers, "the jobs that are running")
         processes.kill(self._plan.run, sparing=self._plan.store_scope)
-        self._put_everything_back(self._plan.run)
+        if not self._store or self._store.is_running():
+            self._put_everything_back(self._plan.run)
         if self._store:
             self._end_store(self._store)
         processes.kill(self._plan.run)
@@ -179,7 +174,7 @@ class Supervisor:
     def _put_everything_back(self, run: str) -> None:
         try:
             self._tell_of(interrupted.put_back(run, self._redis))
-            if self._store:
+            if self._store:  # no other host has workers on an embedded Valkey
                 self._tell_of(interrupted.put_back_taken(self._redis))
         except redis.RedisError as error:
             self._say(f"interrupted jobs could not be put back, their retries will do it: {error}")
@@ -198,9 +193,7 @@ class Supervisor:
     def _web_is_healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=0.5)
         try:
-            connection.request(
-                "GET", "/health", headers={"Host": self._plan.host, "X-Forwarded-Proto": "https"}
-            )
+            connection.request("GET", "/health", headers={"Host": self._plan.host, "X-Forwarded-Proto": "https"})
             return connection.getresponse().status == http.client.OK
         except (OSError, http.client.HTTPException):
             return False
@@ -225,9 +218,7 @@ class Supervisor:
                 return
             if waited > 3 and not told:
                 told = True
-                self._say(
-                    f"  waiting up to {self._plan.stop_grace:g} s for {what_they_do}; Ctrl-C does not wait"
-                )
+                self._say(f"  waiting up to {self._plan.stop_grace:g} s for {what_they_do}; Ctrl-C does not wait")
             self._stop.wait(0.1)
 
     def _child(self, program: Program, *, run: str | None = None) -> Child:

@@ -95,10 +95,9 @@ class Service:
         """Start it and return when it is ready."""
         before = self.output.count(READY)
         process = self.launch()
-        ended = f"manage.py up ended instead of starting:\n{self.output}"
 
         def is_ready() -> bool:
-            assert process.poll() is None, ended
+            assert process.poll() is None, f"it ended instead of starting:\n{self.output}"
             return self.output.count(READY) > before
 
         wait_until(is_ready, "the service starts")
@@ -110,9 +109,7 @@ class Service:
         result = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
-        assert not check or result.returncode == 0, (
-            f"manage.py {' '.join(words)}:\n{result.stdout}{result.stderr}"
-        )
+        assert not check or result.returncode == 0, f"manage.py {' '.join(words)}:\n{result.stdout}{result.stderr}"
         return result
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
@@ -142,6 +139,4 @@ class Service:
 def _database() -> dict[str, str]:
     if os.environ.get("TEST_DATABASE") != "postgresql":
         return {}
-    return {
-        "DATABASE_URL": postgres.create_database(os.environ["DATABASE_URL"], f"up_{secrets.token_hex(6)}")
-    }
+    return {"DATABASE_URL": postgres.create_database(os.environ["DATABASE_URL"], f"up_{secrets.token_hex(6)}")}

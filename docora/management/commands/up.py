@@ -33,9 +33,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--port", type=int, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)"
-        )
+        parser.add_argument("--port", type=int, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
 
     def handle(self, **options: Any) -> None:
         try:
@@ -65,10 +63,10 @@ class Command(BaseCommand):
                     self._say(f"Ready after {time.monotonic() - started:.1f} s.\n")
                     self._tell_where_things_are(plan)
                     supervisor.watch()
-            finally:
                 self._say("Stopping.")
+            finally:
                 supervisor.stop()
-                self._say("Stopped: nothing is left running.")
+            self._say("Stopped: nothing is left running.")
 
     def _migrate(self) -> None:
         try:
