@@ -1,0 +1,1 @@
+"""Journeys through all of Docora: a real server, real git, real processes."""
