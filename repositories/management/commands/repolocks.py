@@ -41,9 +41,7 @@ class Command(BaseCommand):
     def _release(self, locks: list[LockStatus], key: str, *, ask: bool) -> None:
         lock = next((lock for lock in locks if lock.key == key), None)
         if lock is None:
-            raise CommandError(
-                f"Nobody holds a lock on {key}. `manage.py repolocks` lists those that are held."
-            )
+            raise CommandError(f"Nobody holds a lock on {key}. `manage.py repolocks` lists those that are held.")
         if ask and not self._is_wanted(lock):
             raise CommandError("Nothing was released.")
         if not force_release(lock):
@@ -95,7 +93,7 @@ def _as_json(lock: LockStatus) -> dict[str, object]:
         "age": round(lock.age, 3),
         "expires_in": round(lock.expires_in, 3),
         "fence": lock.fence,
-        "waiters": [waiter.job_id for waiter in lock.waiters],
+        "waiters": list(lock.waiters),
     }
 
 
