@@ -139,6 +139,7 @@ class Claim:
         self._names = Names(key)
         self._token = new_token(job_id)
         self._asked = 0.0
+        self._has_asked_to_leave = False
         self._ahead: Holder | None = None
 
     def acquire(self, wait: float) -> HeldLock:
@@ -182,15 +183,15 @@ class Claim:
         # Asking about a lock that is known to be lost would only be a wait if the server is gone.
         if self.held and self.held.lost:
             return True
-        unsure = False
         for _ in range(2):
+            first_try, self._has_asked_to_leave = not self._has_asked_to_leave, True
             try:
                 was_mine = self._process.server.leave(self._names, self._token)
             except _UNREACHABLE as error:
-                reason, unsure = error, True
+                reason = error
             else:
-                # After a lost answer, "not yours" may be the echo of our own success.
-                return bool(self.held) and not was_mine and not unsure
+                # Later on, "not yours" may be the echo of a success whose answer was lost.
+                return bool(self.held) and not was_mine and first_try
         log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
         return False
 

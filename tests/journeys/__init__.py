@@ -1,0 +1,1 @@
+"""Real servers, real processes, real signals."""
