@@ -29,6 +29,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.client import PubSub
+from redis.commands.core import Script
 from redis.retry import Retry
 
 from repositories import connections
@@ -182,7 +183,7 @@ class LockServer:
 
     def acquire(self, names: Names, token: str, *, ttl: float, wait: float) -> Granted | Busy:
         """Take the lock, or stand in line if `wait` is more than 0."""
-        answer: Any = self._acquire(keys=names.all, args=[token, _ms(ttl), _ms(wait)])
+        answer = self._run(self._acquire, names, token, _ms(ttl), _ms(wait))
         if answer[0]:
             return Granted(fence=int(answer[1]))
         _, ahead, since, expires_in = answer
@@ -190,11 +191,22 @@ class LockServer:
         return Busy(ahead=holder, expires_in=expires_in / 1000 if expires_in >= 0 else None)
 
     def renew(self, names: Names, token: str, *, ttl: float) -> bool:
-        return bool(self._renew(keys=names.all, args=[token, _ms(ttl)]))
+        return bool(self._run(self._renew, names, token, _ms(ttl)))
 
     def leave(self, names: Names, token: str) -> bool:
         """Be neither holder nor next nor waiter any more; True if this was the holder."""
-        return bool(self._leave(keys=names.all, args=[token]))
+        return bool(self._run(self._leave, names, token))
+
+    def _run(self, script: Script, names: Names, *args: str | int) -> Any:
+        try:
+            return script(keys=names.all, args=args)
+        except redis.RedisError:
+            raise
+        except BaseException:
+            # A job's time-out between question and answer: the answer would be taken for that of the
+            # next question. No connection that may still receive it is used again.
+            self.close()
+            raise
 
     @contextmanager
     def subscription(self, names: Names, token: str) -> Iterator[PubSub]:

@@ -40,7 +40,7 @@ class Cast:
         return self.folder / "journal"
 
     def start(self, function: Callable[..., None], *args: object, **kwargs: object) -> BaseProcess:
-        process = _FORK.Process(target=function, args=args, kwargs=kwargs)
+        process = _FORK.Process(target=_in_own_group, args=(function, *args), kwargs=kwargs)
         process.start()
         self.processes.append(process)
         return process
@@ -88,9 +88,21 @@ class Cast:
 
     def end(self) -> None:
         for process in self.processes:
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGKILL)
+            assert process.pid
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.join(10)
+
+
+def _in_own_group(function: Callable[..., None], *args: object, **kwargs: object) -> None:
+    """So that what it started, such as a worker's scheduler, can be ended even after it was killed."""
+    os.setpgrp()
+    function(*args, **kwargs)
+
+
+def send(process: BaseProcess, number: signal.Signals) -> None:
+    assert process.pid
+    os.kill(process.pid, number)
 
 
 def waiters() -> tuple[str, ...]:

@@ -5,7 +5,6 @@ the server nor the disk keeps anything.
 """
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from pytest_django import Settings
 
 from docora import valkey as embedded
 from repositories.repo_lock import release_leftovers, repo_lock, start_anew
-from tests.journeys.lock_cast import KEY, LOST, OK, TIMED_OUT, Cast, results
+from tests.journeys.lock_cast import KEY, LOST, OK, TIMED_OUT, Cast, results, send
 
 pytestmark = pytest.mark.slow
 
@@ -71,11 +70,6 @@ def end_of(process: BaseProcess, patience: float = 20) -> int | None:
     return process.exitcode
 
 
-def kill(process: BaseProcess, number: signal.Signals) -> None:
-    assert process.pid
-    os.kill(process.pid, number)
-
-
 def test_the_lock_goes_from_hand_to_hand_without_overlap(cast: Cast) -> None:
     workers = [cast.worker(str(number), seconds=0.1) for number in range(6)]
     assert [end_of(worker) for worker in workers] == [OK] * 6
@@ -89,7 +83,7 @@ def test_a_killed_holder_blocks_no_longer_than_its_ttl_and_its_git_is_waited_for
     """As when horse and worker are killed together: nobody is left to release."""
     killed = cast.holder("killed", seconds=3, ttl=1)
     waiter = cast.waiter("waiter", seconds=0.2)
-    kill(killed, signal.SIGKILL)
+    send(killed, signal.SIGKILL)
     assert end_of(waiter) == OK
     assert cast.entries() == ["killed", "waiter"]
     cast.assert_no_overlap()
@@ -99,9 +93,9 @@ def test_a_killed_holder_blocks_no_longer_than_its_ttl_and_its_git_is_waited_for
 def test_a_holder_frozen_past_its_ttl_learns_of_it_and_writes_nothing(cast: Cast) -> None:
     frozen = cast.holder("frozen", seconds=2.5, ttl=1)
     waiter = cast.waiter("waiter", seconds=0.5)
-    kill(frozen, signal.SIGSTOP)
+    send(frozen, signal.SIGSTOP)
     cast.until(lambda: "waiter" in cast.entries())
-    kill(frozen, signal.SIGCONT)
+    send(frozen, signal.SIGCONT)
     assert end_of(frozen) == LOST
     assert end_of(waiter) == OK
     assert [job for _, job in results(cast.folder)] == ["waiter"]
@@ -113,7 +107,7 @@ def test_a_killed_waiter_is_skipped_when_its_turn_comes(cast: Cast) -> None:
     holder = cast.holder("holder", seconds=2)
     first = cast.waiter("first")
     second = cast.waiter("second")
-    kill(first, signal.SIGKILL)
+    send(first, signal.SIGKILL)
     end_of(first)
     assert end_of(holder) == OK
     assert cast.until(lambda: "second" in cast.entries()) < 0.8
@@ -126,10 +120,10 @@ def test_a_frozen_waiter_loses_its_turn_and_gets_a_new_one_when_it_goes_on(cast:
     holder = cast.holder("holder", seconds=2)
     first = cast.waiter("first")
     second = cast.waiter("second", seconds=0.5)
-    kill(first, signal.SIGSTOP)
+    send(first, signal.SIGSTOP)
     assert end_of(holder) == OK
     assert cast.until(lambda: "second" in cast.entries()) < 3
-    kill(first, signal.SIGCONT)
+    send(first, signal.SIGCONT)
     assert (end_of(second), end_of(first)) == (OK, OK)
     assert cast.entries() == ["holder", "second", "first"]
     cast.assert_no_overlap()
@@ -140,7 +134,7 @@ def test_sigterm_while_waiting_ends_the_process_and_holds_nobody_up(cast: Cast) 
     holder = cast.holder("holder", seconds=1.5)
     first = cast.waiter("first")
     second = cast.waiter("second")
-    kill(first, signal.SIGTERM)
+    send(first, signal.SIGTERM)
     assert end_of(first) == -signal.SIGTERM
     assert (end_of(holder), end_of(second)) == (OK, OK)
     assert cast.entries() == ["holder", "second"]

@@ -514,6 +514,25 @@ def test_what_a_time_out_left_behind_is_released_when_the_job_has_ended(monkeypa
     assert not is_held()
 
 
+def test_an_answer_that_comes_after_a_time_out_is_not_taken_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rings = [JobTimeout()]
+    read_answer: Callable[..., object] = redis.Redis.parse_response
+
+    def parse_response(client: redis.Redis, *args: object, **options: object) -> object:
+        if rings:
+            raise rings.pop()
+        return read_answer(client, *args, **options)
+
+    hold_briefly("warm up", [])
+    monkeypatch.setattr(redis.Redis, "parse_response", parse_response)
+    with pytest.raises(JobTimeout), repo_lock(KEY, job_id="42"):
+        pass
+    assert hold_briefly("43", [], 0) > 0
+    assert not is_held()
+
+
 def test_shutdown_lets_waiters_give_up_and_holders_release(others: ThreadPoolExecutor, lock_log: LogLines) -> None:
     with repo_lock(KEY, job_id="37"):
         waiting: Future[int] = others.submit(hold_briefly, "42", [], 60)
