@@ -3,8 +3,16 @@
 import hashlib
 import secrets
 from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
 
-from django.core.validators import MaxValueValidator, MinLengthValidator, MinValueValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import (
+    MaxLengthValidator,
+    MaxValueValidator,
+    MinLengthValidator,
+    MinValueValidator,
+    URLValidator,
+)
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -21,6 +29,17 @@ def _repository_id() -> str:
     return f"repo_{secrets.token_hex(12)}"
 
 
+def _check_base_url(text: str) -> None:
+    """Not Django's URLValidator: inside a network, hosts have names without a dot."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.query or parts.fragment or any(ord(letter) <= 32 for letter in text):
+        raise ValidationError("Enter a URL such as https://app.example.com/hooks, without credentials or query.")
+
+
 def hash_of(bearer_token: str) -> str:
     """A bearer token is 256 random bits: a plain hash is as safe as a slow one, and can be an index."""
     return hashlib.sha256(bearer_token.encode()).hexdigest()
@@ -31,12 +50,14 @@ class App(models.Model):
 
     public_id = models.CharField(max_length=28, unique=True, default=_app_id, editable=False)
     name = models.CharField(max_length=200)
-    base_url = models.URLField(max_length=2000, help_text="Webhooks go to {base_url}/create, /update, …")
+    base_url = models.CharField(
+        max_length=2000, validators=[_check_base_url], help_text="Webhooks go to {base_url}/create, /update, …"
+    )
     email = models.EmailField(blank=True)
-    website = models.URLField(blank=True)
+    website = models.CharField(max_length=2000, blank=True, validators=[URLValidator()])
     description = models.TextField(blank=True)
     bearer_hash = models.CharField(max_length=64, unique=True, editable=False)
-    webhook_key = EncryptedField(validators=[MinLengthValidator(16)], editable=False)
+    webhook_key = EncryptedField(validators=[MinLengthValidator(16), MaxLengthValidator(500)], editable=False)
     max_in_flight = models.PositiveSmallIntegerField(
         default=8,
         validators=[MinValueValidator(1), MaxValueValidator(64)],

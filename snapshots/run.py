@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from django.conf import settings
 from django.db import transaction
@@ -81,15 +83,22 @@ class Run:
     def tell_all(self) -> None:
         """Raises DeliveryFailed when the endpoint fails; what was answered until then is recorded all the same."""
         try:
-            for change in changes_for(self._watch, self._snapshot.sequence):
-                self._tell(change)
+            for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
+                self._tell_each(changes)
+                self._settle(0)
                 if self._failure:
                     break
-            self._settle(0)
         finally:
             self._flush()
         if self._failure:
             raise DeliveryFailed(self._failure)
+
+    def _tell_each(self, changes: Iterator[Change]) -> None:
+        """Changes of one event; a file may only be created where another one has been deleted before."""
+        for change in changes:
+            if self._failure:
+                return
+            self._tell(change)
 
     def _tell(self, change: Change) -> None:
         if change.size > settings.TEXT_CHUNK_THRESHOLD_BYTES:

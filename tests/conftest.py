@@ -1,17 +1,24 @@
 """The cast of the tests."""
 
+import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fakeredis
 import pytest
 import redis
-from django.conf import settings
+from pytest_django import Settings
 
 from docora import valkey as embedded
-from repositories import repo_lock
+from docora.demo.githost import GitHost, HostedRepository
+from docora.demo.receiver import Receiver
+from repositories import queue, repo_lock, services
+from repositories.models import App
+from tests.worker import run_jobs
 
+ALICE_KEY = "alice-keeps-this-key-secret"
+BOB_KEY = "bob-keeps-this-key-secret-too"
 _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
 
@@ -38,6 +45,7 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
         return fakeredis.FakeRedis(server=server)
 
     monkeypatch.setattr("repositories.connections.connect", connect)
+    queue.connection.cache_clear()
     repo_lock.start_anew()
     return connect()
 
@@ -52,15 +60,74 @@ def valkey_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def valkey(valkey_socket: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
+def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
     """A real server, empty at the start of each test."""
     url = f"unix://{valkey_socket}"
-    monkeypatch.setattr(settings, "REDIS_URL", url)
+    settings.REDIS_URL = url
 
     def connect(*, timeout: float = 5) -> redis.Redis:
         return redis.Redis.from_url(url, socket_timeout=timeout)
 
     monkeypatch.setattr("repositories.connections.connect", connect)
+    queue.connection.cache_clear()
     with connect() as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def git_host(tmp_path: Path, settings: Settings) -> Iterator[GitHost]:
+    """A real git host that Docora may dial, with clones in a place of their own."""
+    with GitHost(tmp_path / "host") as host:
+        settings.GIT_HOSTS = (host.address,)
+        settings.TRUSTED_NETWORKS = (ipaddress.ip_network("127.0.0.0/8"),)
+        settings.REPOS_BASE_PATH = tmp_path / "repos"
+        settings.RETRY_BASE_DELAY = 0.01
+        yield host
+
+
+@pytest.fixture
+def remote(git_host: GitHost) -> HostedRepository:
+    """A public repository with three files."""
+    repository = git_host.create("acme/handbook")
+    files: dict[str, str | bytes] = {
+        "README.md": "# Handbook\n",
+        "docs/start.md": "Start here.\n",
+        "logo.png": b"\x89PNG\r\n\x00",
+    }
+    repository.commit(files)
+    return repository
+
+
+@pytest.fixture
+def alice() -> Iterator[Receiver]:
+    with Receiver(webhook_key=ALICE_KEY) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def bob() -> Iterator[Receiver]:
+    with Receiver(webhook_key=BOB_KEY) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def alice_app(db: None, alice: Receiver) -> App:
+    return _onboarded("Alice's search", alice)
+
+
+@pytest.fixture
+def bob_app(db: None, bob: Receiver) -> App:
+    return _onboarded("Bob's wiki", bob)
+
+
+def _onboarded(name: str, receiver: Receiver) -> App:
+    credentials = services.onboard(name, receiver.url, webhook_key=receiver.webhook_keys[0])
+    receiver.app_id = credentials.app_id
+    return App.objects.get(public_id=credentials.app_id)
+
+
+@pytest.fixture
+def work(transactional_db: None) -> Callable[..., None]:
+    """Run every job that is queued, and those that they queue, in this process."""
+    return run_jobs
