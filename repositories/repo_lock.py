@@ -100,8 +100,9 @@ def repo_locks(
 @contextmanager
 def janitor_lock(*, job_id: str, wait: float | None = None) -> Iterator[HeldLock]:
     """The one lock of maintenance that looks at all clones; always taken before a repository's."""
-    if others := _here.held_by(job_id).keys() - {JANITOR_KEY}:
-        raise RuntimeError(f"job {job_id} must take the janitor's lock before those on {', '.join(sorted(others))}")
+    held_before = _here.held_by(job_id)
+    if held_before and JANITOR_KEY not in held_before:
+        raise RuntimeError(f"job {job_id} must take the janitor's lock before {', '.join(sorted(held_before))}")
     with repo_lock(JANITOR_KEY, job_id=job_id, wait=wait, ttl=JANITOR_TTL) as held:
         yield held
 
@@ -126,6 +127,7 @@ def release_after_kill(job_id: str, pid: int) -> None:
     dead = (job_id, socket.gethostname(), pid)
     for status in lock_status():
         if (status.holder.job_id, status.holder.host, status.holder.pid) == dead:
+            flock.end_orphans(flock.path_of(status.key))
             force_release(status)
 
 
@@ -142,5 +144,5 @@ def stop_waiting() -> None:
 
 
 def shutdown_repo_lock() -> None:
-    """Let waiters give up and close the connections; whoever still holds a lock can still release it."""
+    """Let waiters give up and close what is idle; whoever still holds a lock can still release it."""
     _here.close()

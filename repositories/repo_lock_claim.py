@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 
 import redis
 from django.conf import settings
@@ -28,12 +27,15 @@ from repositories.repo_lock_server import (
 
 log = logging.getLogger("docora.repo_lock")
 
-_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
+# Worth another try: the server is away, or has just become somebody's replica.
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
 _ANSWER_TIMEOUT = 2.0
 # The net under a wake-up that was lost together with its connection.
 _RECHECK = 2.0
 # How long a waiter listens before it looks whether the process is to end.
 _NAP = 0.1
+# The kernel cannot call back; nobody waits here but behind an orphan.
+_FLOCK_POLL = 0.05
 # Asked again this long after a key must have expired, so that it has.
 _AFTER_EXPIRY = 0.005
 
@@ -64,18 +66,25 @@ class HeldLock:
         so that the child alone keeps the next holder out.
         """
         self.check()
-        self.uses_flock = True
-        started = clock()
+        fd = self._wait_for_flock()
+        try:
+            self.check()
+            yield fd
+        finally:
+            os.close(fd)
 
-        def while_it_is_taken(by: Holder | None) -> None:
+    def _wait_for_flock(self) -> int:
+        path, started = flock.path_of(self.key), clock()
+        self.uses_flock = True
+        while (fd := flock.take(path, self._me)) is None:
             self.check()
             waited = clock() - started
             if waited >= settings.REPO_LOCK_WAIT:
-                raise LockTimeoutError(self.key, by, waited)
-
-        with flock.flocked(flock.path_of(self.key), me=self._me, while_it_is_taken=while_it_is_taken) as fd:
-            self.check()
-            yield fd
+                raise LockTimeoutError(self.key, flock.taken_by(path), waited)
+            if waited >= settings.REPO_LOCK_WAIT / 2:
+                flock.end_orphans(path)
+            time.sleep(_FLOCK_POLL)
+        return fd
 
     @contextmanager
     def guarding(self, process_group: int) -> Iterator[None]:
@@ -96,10 +105,13 @@ class Process:
         self.watchdog = Watchdog()
         self.stopping = False
         self._pid = os.getpid()
+        self._server: LockServer | None = None
 
-    @cached_property
+    @property
     def server(self) -> LockServer:
-        return LockServer(timeout=_ANSWER_TIMEOUT)
+        if self._server is None:
+            self._server = LockServer(timeout=_ANSWER_TIMEOUT)
+        return self._server
 
     @property
     def is_this_one(self) -> bool:
@@ -112,8 +124,8 @@ class Process:
 
     def close(self) -> None:
         self.stopping = True
-        if "server" in self.__dict__:
-            self.server.close()
+        if self._server:
+            self._server.close()
 
 
 class Claim:
@@ -127,6 +139,7 @@ class Claim:
         self._names = Names(key)
         self._token = new_token(job_id)
         self._asked = 0.0
+        self._has_asked_to_leave = False
         self._ahead: Holder | None = None
 
     def acquire(self, wait: float) -> HeldLock:
@@ -134,9 +147,9 @@ class Claim:
         self._process.claims[self] = None
         granted = self._take_at_once(wait) or self._wait(clock(), wait)
         lease = Lease(key=self.key, job_id=self.job_id, ttl=self._ttl, asked=self._asked, renew=self._renew)
-        self._process.watchdog.keep(lease)
         me = who_is(self._token, time.time())
         self.held = HeldLock(key=self.key, fence=granted.fence, me=me, lease=lease)
+        self._process.watchdog.keep(lease)
         log.debug("Job %s acquired lock on %s", self.job_id, self.key)
         return self.held
 
@@ -153,26 +166,32 @@ class Claim:
         if self.held:
             self._process.watchdog.forget(self.held.lease)
         lost = self._leave()
-        if self.held and self.held.uses_flock:
-            flock.tidy(flock.path_of(self.key))
+        if self.held:
+            self._say_goodbye(self.held, lost)
         self._process.claims.pop(self, None)
-        if self.held and not lost:
-            log.debug("Job %s released lock on %s", self.job_id, self.key)
         return lost
+
+    def _say_goodbye(self, held: HeldLock, lost: bool) -> None:
+        if held.uses_flock:
+            flock.tidy(flock.path_of(self.key))
+        if lost:
+            held.lease.lose()
+        else:
+            log.debug("Job %s released lock on %s", self.job_id, self.key)
 
     def _leave(self) -> bool:
         # Asking about a lock that is known to be lost would only be a wait if the server is gone.
         if self.held and self.held.lost:
             return True
-        unsure = False
         for _ in range(2):
+            first_try, self._has_asked_to_leave = not self._has_asked_to_leave, True
             try:
                 was_mine = self._process.server.leave(self._names, self._token)
             except _UNREACHABLE as error:
-                reason, unsure = error, True
+                reason = error
             else:
-                # After a lost answer, "not yours" may be the echo of our own success.
-                return bool(self.held) and not was_mine and not unsure
+                # Later on, "not yours" may be the echo of a success whose answer was lost.
+                return bool(self.held) and not was_mine and first_try
         log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
         return False
 

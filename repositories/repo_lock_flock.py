@@ -11,9 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +22,6 @@ from django.conf import settings
 
 from repositories.errors import Holder
 
-_POLL = 0.05
 _LEFTOVER_AGE = 3600
 
 
@@ -36,45 +34,65 @@ def path_of(key: str) -> Path:
     return folder() / (name if len(name) <= 200 else f"{name[:130]}-{sha256(key.encode()).hexdigest()}")
 
 
-@contextmanager
-def flocked(path: Path, *, me: Holder, while_it_is_taken: Callable[[Holder | None], None]) -> Iterator[int]:
-    """Hold the flock; `while_it_is_taken(by)` is called while it is somebody else's, and may raise."""
+def take(path: Path, me: Holder) -> int | None:
+    """A descriptor that holds the flock, which notes `me` in the file; None while it is somebody else's."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = _take(path)
-    while fd is None:
-        while_it_is_taken(_read_note(path))
-        time.sleep(_POLL)
-        fd = _take(path)
+    fd = _take(path, os.O_CREAT)
+    if fd is not None:
+        with contextlib.suppress(OSError):  # a full disk costs the note, not the lock
+            os.ftruncate(fd, 0)
+            os.write(fd, json.dumps(asdict(me)).encode())
+    return fd
+
+
+def taken_by(path: Path) -> Holder | None:
+    """Who noted that it took this flock."""
     try:
-        os.ftruncate(fd, 0)
-        os.write(fd, json.dumps(asdict(me)).encode())
-        yield fd
-    finally:
-        os.close(fd)
+        return Holder(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def end_orphans(path: Path) -> None:
+    """Kill the children on this host that inherited the flock. Only for who holds the lock in Redis.
+
+    Linux tells who has the very file open with its flock; a worker's own descriptor is close-on-exec,
+    and that of an inheriting child is not. Elsewhere nobody is found, and the wait ends with a time-out.
+    """
+    for descriptor in Path("/proc").glob("[0-9]*/fd/[0-9]*"):
+        with contextlib.suppress(OSError):
+            if descriptor.samefile(path) and _is_inherited_flock(descriptor):
+                os.kill(int(descriptor.parts[2]), signal.SIGKILL)
+
+
+def _is_inherited_flock(descriptor: Path) -> bool:
+    info = (descriptor.parent.parent / "fdinfo" / descriptor.name).read_text()
+    fields = dict(line.split(":", 1) for line in info.splitlines())
+    return "lock" in fields and not int(fields["flags"], 8) & os.O_CLOEXEC
 
 
 def tidy(path: Path) -> None:
     """Remove the lock file, and those that earlier holders had to leave to a child that outlived them."""
     remove_if_free(path)
     long_ago = time.time() - _LEFTOVER_AGE
-    for other in path.parent.iterdir():
-        with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
+        for other in path.parent.iterdir():
             if other.stat().st_mtime < long_ago:
                 remove_if_free(other)
 
 
 def remove_if_free(path: Path) -> None:
-    """Unlink the lock file unless somebody holds its flock."""
-    with contextlib.suppress(FileNotFoundError):
-        fd = _take(path, create=False)
+    """Unlink the lock file unless somebody holds its flock; what cannot be removed now is removed later."""
+    with contextlib.suppress(OSError):
+        fd = _take(path)
         if fd is not None:
             path.unlink()
             os.close(fd)
 
 
-def _take(path: Path, *, create: bool = True) -> int | None:
+def _take(path: Path, create: int = 0) -> int | None:
     """The file at path, flocked; None if somebody else holds it or has just removed it."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(fd), os.stat(path)):
@@ -86,11 +104,3 @@ def _take(path: Path, *, create: bool = True) -> int | None:
         raise
     os.close(fd)
     return None
-
-
-def _read_note(path: Path) -> Holder | None:
-    """Who said that it took this flock."""
-    try:
-        return Holder(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-import redis
-
 log = logging.getLogger("docora.repo_lock")
 
 # A tenth of the TTL is kept back: who lost a lock has stopped before the server gives it to the next.
@@ -82,7 +80,7 @@ class Lease:
         if self._over:
             return False
         if now >= self.valid_until:
-            self._lose()
+            self.lose()
             return False
         if now >= self.renew_at:
             return self._try_to_renew(now)
@@ -94,26 +92,25 @@ class Lease:
             return True
         try:
             kept = self._renew()
-        except redis.RedisError as error:
+        except Exception as error:  # whatever it is, the lease has time left, and the thread other leases
             log.warning("Job %s could not renew the lock on %s: %s", self.job_id, self.key, error)
             self.renew_at = clock() + min(1.0, self.ttl / 20)
             return True
         if kept:
             self._extend(now)
-        else:
-            self._lose()
+        elif not self._over:
+            self.lose()
         return kept
 
-    def _lose(self) -> None:
-        if self._over:
-            return
-        self._lost = True
-        log.error("Job %s lost the lock on %s", self.job_id, self.key)
+    def lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            log.error("Job %s lost the lock on %s", self.job_id, self.key)
         self._kill_guarded()
 
     def _kill_guarded(self) -> None:
         for process_group in tuple(self._guarded):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process_group, signal.SIGKILL)
 
 

@@ -45,5 +45,5 @@ def retry_when_locked(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
 
 def _pause(times_before: int) -> int:
     """Seconds that double up to a minute, less up to half by chance, so that jobs do not come back together."""
-    full = min(_LONGEST_PAUSE, 2 ** min(times_before + 1, 10))
+    full = min(_LONGEST_PAUSE, 2.0 ** (min(times_before, 9) + 1))
     return max(1, round(full * _random.uniform(0.5, 1)))

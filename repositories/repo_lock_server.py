@@ -20,6 +20,7 @@ The four keys of a lock share a hash tag, so that they live in one slot of a clu
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.client import PubSub
+from redis.commands.core import Script
 from redis.retry import Retry
 
 from repositories import connections
@@ -130,20 +132,14 @@ def who_is(token: str, since: float) -> Holder:
     return Holder(job_id=job_id, host=host, pid=int(pid), since=since)
 
 
-@dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of one lock in Redis."""
+    """What one lock is called in Redis."""
 
-    key: str
-
-    @property
-    def lock(self) -> str:
-        return f"{PREFIX}{{{self.key}}}"
-
-    @property
-    def all(self) -> list[str]:
-        lock = self.lock
-        return [lock, f"{lock}:turn", f"{lock}:queue", f"{lock}:fence"]
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.lock = f"{PREFIX}{{{key}}}"
+        self.queue = f"{self.lock}:queue"
+        self.all = [self.lock, f"{self.lock}:turn", self.queue, f"{self.lock}:fence"]
 
     def channel(self, token: str) -> str:
         return f"{self.lock}:wake:{token.split(' ', 1)[0]}"
@@ -172,7 +168,7 @@ class LockStatus:
     fence: int
     age: float
     expires_in: float
-    waiters: tuple[Holder, ...]
+    waiters: tuple[str, ...]
 
 
 class LockServer:
@@ -187,24 +183,35 @@ class LockServer:
 
     def acquire(self, names: Names, token: str, *, ttl: float, wait: float) -> Granted | Busy:
         """Take the lock, or stand in line if `wait` is more than 0."""
-        answer: Any = self._acquire(keys=names.all, args=[token, _ms(ttl), _ms(wait)])
+        answer = self._run(self._acquire, names, token, _ms(ttl), _ms(wait))
         if answer[0]:
             return Granted(fence=int(answer[1]))
         _, ahead, since, expires_in = answer
-        holder = who_is(ahead.decode(), float(since or 0))
+        holder = who_is(ahead.decode(), float(since) if since else time.time())
         return Busy(ahead=holder, expires_in=expires_in / 1000 if expires_in >= 0 else None)
 
     def renew(self, names: Names, token: str, *, ttl: float) -> bool:
-        return bool(self._renew(keys=names.all, args=[token, _ms(ttl)]))
+        return bool(self._run(self._renew, names, token, _ms(ttl)))
 
     def leave(self, names: Names, token: str) -> bool:
         """Be neither holder nor next nor waiter any more; True if this was the holder."""
-        return bool(self._leave(keys=names.all, args=[token]))
+        return bool(self._run(self._leave, names, token))
+
+    def _run(self, script: Script, names: Names, *args: str | int) -> Any:
+        try:
+            return script(keys=names.all, args=args)
+        except redis.RedisError:
+            raise
+        except BaseException:
+            # A job's time-out between question and answer: the answer would be taken for that of the
+            # next question. No connection that may still receive it is used again.
+            self.close()
+            raise
 
     @contextmanager
     def subscription(self, names: Names, token: str) -> Iterator[PubSub]:
         """Listening on the token's own channel, confirmed by the server."""
-        pubsub: PubSub = self._client.pubsub()  # type: ignore[no-untyped-call] # redis-py has no types here
+        pubsub: PubSub = self._client.pubsub()
         try:
             pubsub.subscribe(names.channel(token))
             if pubsub.get_message(timeout=2) is None:
@@ -222,7 +229,7 @@ class LockServer:
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(names.lock)
             pipe.pttl(names.lock)
-            pipe.lrange(f"{names.lock}:queue", 0, -1)
+            pipe.lrange(names.queue, 0, -1)
             pipe.time()
             fields, expires_ms, queue, (seconds, micros) = pipe.execute()
         if not fields:
@@ -238,15 +245,16 @@ class LockServer:
             waiters=self._listening(names, [waiter.decode() for waiter in queue]),
         )
 
-    def _listening(self, names: Names, tokens: list[str]) -> tuple[Holder, ...]:
-        """Those of the waiters that are alive: a dead one is only taken out of the queue at its turn."""
+    def _listening(self, names: Names, tokens: list[str]) -> tuple[str, ...]:
+        """The jobs that wait and are alive: a dead one is only taken out of the queue at its turn."""
         if not tokens:
             return ()
         counts = self._client.pubsub_numsub(*(names.channel(token) for token in tokens))
-        return tuple(who_is(token, 0) for token, (_, count) in zip(tokens, counts, strict=True) if count)
+        return tuple(who_is(token, 0).job_id for token, (_, count) in zip(tokens, counts, strict=True) if count)
 
     def close(self) -> None:
-        self._client.close()
+        """Only what is idle: a connection that another thread reads from must not be closed under it."""
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _ms(seconds: float) -> int:

@@ -7,7 +7,7 @@ from django.conf import settings
 from django_rq.management.commands.rqworker import Command as RqWorkerCommand
 
 
-class Command(RqWorkerCommand):  # type: ignore[misc] # django-rq has no types
+class Command(RqWorkerCommand):
     help = "Work on the queues named, or on all of them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -93,7 +93,7 @@ def _as_json(lock: LockStatus) -> dict[str, object]:
         "age": round(lock.age, 3),
         "expires_in": round(lock.expires_in, 3),
         "fence": lock.fence,
-        "waiters": [waiter.job_id for waiter in lock.waiters],
+        "waiters": list(lock.waiters),
     }
 
 

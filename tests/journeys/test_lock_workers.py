@@ -1,0 +1,138 @@
+"""The lock in the hands of real RQ workers: killed horses, time-outs, shutdowns, retries."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+from pytest_django import Settings
+from rq import Queue, Retry
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
+
+from docora.worker import Worker
+from repositories import connections
+from repositories.repo_lock import lock_status, repo_lock
+from tests.journeys.lock_cast import KEY, Cast, send, waiters
+
+pytestmark = pytest.mark.slow
+FETCH = "tests.journeys.lock_jobs.fetch"
+
+
+@pytest.fixture
+def cast(valkey: redis.Redis, settings: Settings, tmp_path: Path) -> Iterator[Cast]:
+    settings.REPOS_BASE_PATH = tmp_path
+    settings.REPO_LOCK_WAIT = 5
+    cast = Cast(folder=tmp_path, server=valkey)
+    yield cast
+    cast.end()
+
+
+@pytest.fixture
+def enqueue(cast: Cast) -> Callable[..., Job]:
+    queue = Queue("snapshots", connection=cast.server, serializer=JSONSerializer)
+
+    def enqueue(job_id: str, *, seconds: float, ttl: float = 60, wait: float = 60, **options: Any) -> Job:
+        kwargs = {"journal": str(cast.journal), "seconds": seconds, "ttl": ttl, "wait": wait}
+        return queue.enqueue_call(FETCH, kwargs=kwargs, job_id=job_id, unique=True, result_ttl=0, **options)
+
+    return enqueue
+
+
+def work(*, burst: bool = False) -> None:
+    connection = connections.connect()
+    queue = Queue("snapshots", connection=connection, serializer=JSONSerializer)
+    worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=30)
+    worker.work(burst=burst, with_scheduler=True, logging_level="ERROR")
+
+
+def horse() -> int:
+    """The process that holds the lock now."""
+    (status,) = lock_status()
+    return status.holder.pid
+
+
+@pytest.mark.parametrize("worker_too", [False, True], ids=["horse", "horse and worker"])
+def test_a_killed_horse_frees_its_repository(cast: Cast, enqueue: Callable[..., Job], worker_too: bool) -> None:
+    """With its worker alive, long before the TTL; with its worker killed too, after the TTL."""
+    cast.start(work)
+    cast.start(work)
+    enqueue("killed", seconds=30, ttl=2 if worker_too else 60)
+    cast.until(lambda: "killed" in cast.entries())
+    enqueue("waiter", seconds=0.2)
+    cast.until(lambda: waiters() == ("waiter",))
+    if worker_too:
+        os.kill(parent_of(horse()), signal.SIGKILL)
+    os.kill(horse(), signal.SIGKILL)
+    assert cast.until(lambda: "waiter" in cast.entries(), patience=30) < (30 if worker_too else 5)
+    cast.until(lambda: not lock_status())
+    cast.assert_no_overlap()
+    cast.assert_nothing_is_left()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
+
+
+def test_a_job_that_times_out_while_it_holds_frees_its_repository(cast: Cast, enqueue: Callable[..., Job]) -> None:
+    job = enqueue("slow", seconds=30, timeout=1)
+    cast.start(work, burst=True).join(20)
+    assert job.get_status() == JobStatus.FAILED
+    assert cast.entries() == ["slow"]
+    cast.assert_nothing_is_left()
+
+
+def test_a_job_that_times_out_while_it_waits_leaves_the_line(cast: Cast, enqueue: Callable[..., Job]) -> None:
+    job = enqueue("patient", seconds=1, timeout=1)
+    with repo_lock(KEY, job_id="holder"):
+        cast.start(work, burst=True).join(20)
+        assert waiters() == ()
+    assert job.get_status() == JobStatus.FAILED
+    assert cast.entries() == []
+    cast.assert_nothing_is_left()
+
+
+def test_a_worker_that_is_to_end_does_not_wait_for_a_lock(cast: Cast, enqueue: Callable[..., Job]) -> None:
+    job = enqueue("patient", seconds=1)
+    with repo_lock(KEY, job_id="holder"):
+        worker = cast.start(work)
+        cast.until(lambda: waiters() == ("patient",))
+        send(worker, signal.SIGTERM)
+        worker.join(10)
+        assert worker.exitcode == 0
+    assert job.get_status() == JobStatus.SCHEDULED
+    cast.assert_nothing_is_left()
+
+
+def test_waiting_for_a_lock_uses_up_no_attempt_for_real_failures(cast: Cast, enqueue: Callable[..., Job]) -> None:
+    job = enqueue("patient", seconds=0.1, wait=0.1, retry=Retry(max=2))
+    with repo_lock(KEY, job_id="holder"):
+        cast.start(work, burst=True).join(20)
+        job = Job.fetch(job.id, connection=cast.server, serializer=JSONSerializer)
+        assert (job.get_status(), job.retries_left, job.number_of_retries) == (JobStatus.SCHEDULED, 2, 1)
+    worker = cast.start(work)
+    cast.until(lambda: cast.entries() == ["patient"])
+    cast.until(lambda: not Job.exists("patient", connection=cast.server))
+    send(worker, signal.SIGTERM)
+    worker.join(10)
+    cast.assert_nothing_is_left()
+
+
+def test_the_command_starts_docoras_worker_on_all_queues(cast: Cast, valkey_socket: Path) -> None:
+    url = f"unix://{valkey_socket}"
+    for name in django_settings.RQ_QUEUES:
+        queue = Queue(name, connection=cast.server, serializer=JSONSerializer)
+        queue.enqueue_call("builtins.abs", args=(-1,), result_ttl=0)
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(cast.folder), "REDIS_URL": url}
+    command = [sys.executable, "manage.py", "rqworker", "--burst"]
+    root = Path(__file__).parent.parent.parent
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert [Queue(name, connection=cast.server).count for name in django_settings.RQ_QUEUES] == [0, 0]
+    assert not cast.server.keys("rq:failed:*")
