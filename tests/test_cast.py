@@ -6,7 +6,10 @@ import hashlib
 import http.client
 import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,17 +17,20 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from docora.demo.bare import Content, executable, submodule, symlink
 from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.mirror import Mirror
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import docora_signature, standard_signature, stringify
 
 KEY = "a webhook key of the cast"
+DOCUMENTATION = Path(__file__).parent.parent / "docs" / "receivers.md"
 
 
 @pytest.fixture
@@ -49,9 +55,7 @@ def receiver() -> Iterator[Receiver]:
 def git(*arguments: str | Path, seconds: float = 30) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_GLOBAL": os.devnull}
     command = ["git", *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=seconds
-    )
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds)
 
 
 def with_token(url: str, token: str) -> str:
@@ -130,9 +134,7 @@ class TestGitHost:
             response.read()
         connection.close()
 
-    def test_requests_are_counted_by_kind(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_requests_are_counted_by_kind(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         git("ls-remote", repository.url)
         git("clone", repository.url, tmp_path / "clone")
         counts = {kind: host.count(repository, kind) for kind in ("advertise", "ls-refs", "fetch")}
@@ -140,9 +142,7 @@ class TestGitHost:
 
     def test_many_clones_at_once(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
-            clones = list(
-                pool.map(lambda number: git("clone", repository.url, tmp_path / str(number)), range(8))
-            )
+            clones = list(pool.map(lambda number: git("clone", repository.url, tmp_path / str(number)), range(8)))
         assert [clone.returncode for clone in clones] == [0] * 8
         assert host.count(repository, "fetch") == 8
 
@@ -173,9 +173,7 @@ class TestGitHost:
         assert "Authentication failed" in git("ls-remote", url).stderr
 
     @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-    def test_it_fails_as_often_as_it_is_told(
-        self, host: GitHost, repository: HostedRepository, status: int
-    ) -> None:
+    def test_it_fails_as_often_as_it_is_told(self, host: GitHost, repository: HostedRepository, status: int) -> None:
         host.faults.put(GitFault(repository=repository, status=status, retry_after=7, times=1))
         connection = http.client.HTTPConnection(host.address)
         seen = []
@@ -187,27 +185,21 @@ class TestGitHost:
         connection.close()
         assert seen == [(status, "7"), (200, None)]
 
-    def test_a_fault_of_one_repository_spares_the_others(
-        self, host: GitHost, repository: HostedRepository
-    ) -> None:
+    def test_a_fault_of_one_repository_spares_the_others(self, host: GitHost, repository: HostedRepository) -> None:
         other = host.create("ada/other")
         with host.faults.put(GitFault(repository=other, status=500)):
             assert git("ls-remote", other.url).returncode != 0
             assert git("ls-remote", repository.url).returncode == 0
         assert git("ls-remote", other.url).returncode == 0
 
-    def test_a_moved_repository_redirects(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_a_moved_repository_redirects(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         moved = host.create("bob/notes")
         moved.commit({"moved": "yes"})
         host.faults.put(GitFault(repository=repository, redirect_to=moved))
         assert git("clone", repository.url, tmp_path / "clone").returncode == 0
         assert (tmp_path / "clone" / "moved").exists()
 
-    def test_a_hanging_answer_comes_when_the_fault_is_lifted(
-        self, host: GitHost, repository: HostedRepository
-    ) -> None:
+    def test_a_hanging_answer_comes_when_the_fault_is_lifted(self, host: GitHost, repository: HostedRepository) -> None:
         with ThreadPoolExecutor(1) as pool:
             with host.faults.put(GitFault(hang=True)):
                 asked = pool.submit(git, "ls-remote", repository.url)
@@ -224,9 +216,7 @@ class TestGitHost:
         assert git("clone", repository.url, tmp_path / "first").returncode != 0
         assert git("clone", repository.url, tmp_path / "second").returncode == 0
 
-    def test_a_pack_can_stop_half_way(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_a_pack_can_stop_half_way(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         repository.commit({"large": os.urandom(500_000)})
         with ThreadPoolExecutor(1) as pool:
             with host.faults.put(GitFault(hang_after=100_000)):
@@ -495,21 +485,83 @@ class TestReceiver:
             receiver.wait_until(lambda: False, seconds=0.05)
 
     @pytest.mark.slow
-    def test_it_runs_by_itself_and_prints_each_event(self) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_it_runs_by_itself_and_prints_each_event(self, number: signal.Signals) -> None:
         command = [sys.executable, "-m", "docora.demo.receiver", "--port", "0"]
-        environment = os.environ | {"WEBHOOK_KEY": KEY}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            listening = process.stdout.readline()
-            client = Receiver(port=int(listening.rpartition(":")[2]))
+        with running(command) as (process, output):
+            client = Receiver(port=int(output.readline().rpartition(":")[2]))
             deliver(client, "create", file_event("README.md", b"1"))
             deliver(client, "create", file_event("LICENSE", b"1"), key="another key altogether")
-            lines = [process.stdout.readline() for _ in range(2)]
-            process.send_signal(signal.SIGINT)
-        assert process.returncode == 0
+            lines = [output.readline() for _ in range(2)]
+            process.send_signal(number)
+            assert process.wait(timeout=10) == 0
         assert lines[0] == f"create      ada/notes README.md (1 bytes) at {'c' * 10} answered 200\n"
         assert "LICENSE" in lines[1]
         assert "answered 401 X-Docora-Signature does not match the body" in lines[1]
+
+
+class TestDocumentedReceivers:
+    """docs/receivers.md is read by people who copy from it."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("language", "command"), [("python", [sys.executable, "-c"]), ("js", ["node", "--input-type=module", "-e"])]
+    )
+    def test_it_believes_docora_and_nobody_else(self, language: str, command: list[str]) -> None:
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"{command[0]} is not installed")
+        port = free_port()
+        client = Receiver(port=port)
+        message = file_event("docs/caf\u00e9.md", b"1")
+        with running([*command, example(language)], PORT=str(port)) as (_, output):
+            wait_for_port(port)
+            assert deliver(client, "create", message) == 204
+            assert output.readline() == "create docs/caf\u00e9.md\n"
+            assert deliver(client, "create", message, key="another key altogether") == 401
+            body = stringify(message)
+            assert post(client, "create", body, headers_for(body) | {"X-Docora-Timestamp": "1000000000"}) == 401
+            assert post(client, "create", body, {}) == 401
+
+    def test_the_example_of_a_message_is_true(self) -> None:
+        message = json.loads(example("json"))
+        mirror = Mirror()
+        mirror.files = {message["repository"]["repository_id"]: {"docs/start.md": b""}}
+        mirror.apply("update", message)
+        assert mirror.problems == []
+
+
+def example(language: str) -> str:
+    """The one code block of a language in the documentation."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    return str(found)
+
+
+@contextmanager
+def running(command: list[str], **variables: str) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    """A process and its output; it is killed at the latest at the end of the block."""
+    environment = os.environ | {"WEBHOOK_KEY": KEY} | variables
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on port {port}")
 
 
 def send_in_pieces(receiver: Receiver, content: bytes, *, order: list[int]) -> list[int]:

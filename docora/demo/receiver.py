@@ -10,8 +10,10 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -82,9 +84,7 @@ class Receiver:
     in `requests` in the order in which their bodies were complete.
     """
 
-    def __init__(
-        self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True
-    ) -> None:
+    def __init__(self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True) -> None:
         self.webhook_keys: tuple[str, ...] = (webhook_key,)
         self.app_id = app_id
         self.requests: list[ReceivedRequest] = []
@@ -120,13 +120,16 @@ class Receiver:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
+    def files_of(self, repository_id: str) -> dict[str, bytes]:
+        """A copy of what the app has of a repository, taken between two requests."""
+        with self._changed:
+            return dict(self.files.get(repository_id, {}))
+
     def wait_until(self, condition: Callable[[], bool], *, seconds: float = 30) -> None:
         """Return as soon as the condition holds; it is asked after every request."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout=seconds):
-                raise TimeoutError(
-                    f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}"
-                )
+                raise TimeoutError(f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}")
 
     async def _serve(self, ready: "Future[int]") -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -200,9 +203,7 @@ class Receiver:
         message_id = request.headers.get("webhook-id", "")
         with self._changed:
             try:
-                self.mirror.apply(
-                    request.event, request.payload, message_id=message_id, acknowledged=acknowledged
-                )
+                self.mirror.apply(request.event, request.payload, message_id=message_id, acknowledged=acknowledged)
             except (KeyError, TypeError, ValueError) as error:
                 self.problems.append(f"{request.event}: the payload is not as agreed: {error!r}")
 
@@ -256,11 +257,22 @@ def main() -> None:
     key = options.webhook_key or os.environ.get("WEBHOOK_KEY")
     if not key:
         parser.error("the webhook key is missing: set WEBHOOK_KEY or give --webhook-key")
-    with Receiver(webhook_key=key, port=options.port, keep_bodies=False) as receiver:
-        print(f"Listening on {receiver.url}", flush=True)
-        receiver.on_request = lambda request: print(describe(request), flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+    receiver = Receiver(webhook_key=key, port=options.port, keep_bodies=False)
+    receiver.on_request = lambda request: print(describe(request), flush=True)
+    try:
+        with receiver:
+            print(f"Listening on {receiver.url}", flush=True)
+            _wait_for_a_signal()
+    except OSError as error:
+        sys.exit(f"cannot listen on port {options.port}: {error.strerror}")
+
+
+def _wait_for_a_signal() -> None:
+    """Wait for Ctrl-C or SIGTERM; a shell that starts this in the background has SIGINT ignored."""
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    over.wait()
 
 
 if __name__ == "__main__":
