@@ -373,6 +373,7 @@ class TestReceiver:
             ("create", file_event("new", b"#", file={"content_encoding": "base64"}), "cannot be decoded"),
             ("create", file_event("a", b"", file={"path_base64": "/w=="}), "does not fit path_base64"),
             ("create", {"file": {}}, "not as agreed"),
+            ("create", {"file": [], "repository": "x"}, "not as agreed"),
             ("update", file_event("new", b"1", previous_sha="0" * 64), "the path is not known"),
             ("update", file_event("known", b"1", previous_sha="0" * 64), "the sha of what was there"),
             ("delete", deletion("new", b"1"), "the path is not known"),
@@ -467,6 +468,10 @@ class TestReceiver:
                 time.sleep(0.2)
                 assert not sent.done()
             assert sent.result() == 200
+
+    @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"file": 1}'])
+    def test_nonsense_is_refused(self, receiver: Receiver, body: bytes) -> None:
+        assert post(receiver, "create", body, {}) == 401
 
     def test_what_is_no_webhook_is_noticed(self, receiver: Receiver) -> None:
         assert post(receiver, "nothing", b"", {}) == 404
