@@ -237,6 +237,7 @@ class Claim:
         end = started + wait
         while isinstance(answer := self._ask(max(0.0, end - clock())), Busy):
             self._go_on_waiting(started, wait)
+            self._process.watchdog.start()  # while there is time, not when the lock is handed over
             expiry = _RECHECK if answer.expires_in is None else answer.expires_in + _AFTER_EXPIRY
             self._listen(line, until=min(end, clock() + min(_RECHECK, expiry)))
         return answer
