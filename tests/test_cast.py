@@ -49,9 +49,7 @@ def receiver() -> Iterator[Receiver]:
 def git(*arguments: str | Path, seconds: float = 30) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_GLOBAL": os.devnull}
     command = ["git", *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=seconds
-    )
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds)
 
 
 def with_token(url: str, token: str) -> str:
@@ -130,9 +128,7 @@ class TestGitHost:
             response.read()
         connection.close()
 
-    def test_requests_are_counted_by_kind(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_requests_are_counted_by_kind(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         git("ls-remote", repository.url)
         git("clone", repository.url, tmp_path / "clone")
         counts = {kind: host.count(repository, kind) for kind in ("advertise", "ls-refs", "fetch")}
@@ -140,9 +136,7 @@ class TestGitHost:
 
     def test_many_clones_at_once(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
-            clones = list(
-                pool.map(lambda number: git("clone", repository.url, tmp_path / str(number)), range(8))
-            )
+            clones = list(pool.map(lambda number: git("clone", repository.url, tmp_path / str(number)), range(8)))
         assert [clone.returncode for clone in clones] == [0] * 8
         assert host.count(repository, "fetch") == 8
 
@@ -173,9 +167,7 @@ class TestGitHost:
         assert "Authentication failed" in git("ls-remote", url).stderr
 
     @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-    def test_it_fails_as_often_as_it_is_told(
-        self, host: GitHost, repository: HostedRepository, status: int
-    ) -> None:
+    def test_it_fails_as_often_as_it_is_told(self, host: GitHost, repository: HostedRepository, status: int) -> None:
         host.faults.put(GitFault(repository=repository, status=status, retry_after=7, times=1))
         connection = http.client.HTTPConnection(host.address)
         seen = []
@@ -187,27 +179,21 @@ class TestGitHost:
         connection.close()
         assert seen == [(status, "7"), (200, None)]
 
-    def test_a_fault_of_one_repository_spares_the_others(
-        self, host: GitHost, repository: HostedRepository
-    ) -> None:
+    def test_a_fault_of_one_repository_spares_the_others(self, host: GitHost, repository: HostedRepository) -> None:
         other = host.create("ada/other")
         with host.faults.put(GitFault(repository=other, status=500)):
             assert git("ls-remote", other.url).returncode != 0
             assert git("ls-remote", repository.url).returncode == 0
         assert git("ls-remote", other.url).returncode == 0
 
-    def test_a_moved_repository_redirects(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_a_moved_repository_redirects(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         moved = host.create("bob/notes")
         moved.commit({"moved": "yes"})
         host.faults.put(GitFault(repository=repository, redirect_to=moved))
         assert git("clone", repository.url, tmp_path / "clone").returncode == 0
         assert (tmp_path / "clone" / "moved").exists()
 
-    def test_a_hanging_answer_comes_when_the_fault_is_lifted(
-        self, host: GitHost, repository: HostedRepository
-    ) -> None:
+    def test_a_hanging_answer_comes_when_the_fault_is_lifted(self, host: GitHost, repository: HostedRepository) -> None:
         with ThreadPoolExecutor(1) as pool:
             with host.faults.put(GitFault(hang=True)):
                 asked = pool.submit(git, "ls-remote", repository.url)
@@ -224,9 +210,7 @@ class TestGitHost:
         assert git("clone", repository.url, tmp_path / "first").returncode != 0
         assert git("clone", repository.url, tmp_path / "second").returncode == 0
 
-    def test_a_pack_can_stop_half_way(
-        self, host: GitHost, repository: HostedRepository, tmp_path: Path
-    ) -> None:
+    def test_a_pack_can_stop_half_way(self, host: GitHost, repository: HostedRepository, tmp_path: Path) -> None:
         repository.commit({"large": os.urandom(500_000)})
         with ThreadPoolExecutor(1) as pool:
             with host.faults.put(GitFault(hang_after=100_000)):

@@ -22,12 +22,7 @@ GIT_ENVIRONMENT = {
     "LC_ALL": "C",
 }
 _AUTHOR = b"Ada Example <ada@example.org>"
-_PLAIN = (
-    frozenset(b"/._-")
-    | frozenset(range(0x30, 0x3A))
-    | frozenset(range(0x41, 0x5B))
-    | frozenset(range(0x61, 0x7B))
-)
+_PLAIN = frozenset(b"/._-") | frozenset(range(0x30, 0x3A)) | frozenset(range(0x41, 0x5B)) | frozenset(range(0x61, 0x7B))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +62,7 @@ class BareRepository:
     def git(self, *arguments: str | bytes, stdin: bytes = b"") -> bytes:
         """Run any git command in the repository; returns what it printed."""
         environment = GIT_ENVIRONMENT | {"GIT_DIR": str(self.path)}
-        done = subprocess.run(
-            [GIT, *arguments], env=environment, input=stdin, capture_output=True, check=False
-        )
+        done = subprocess.run([GIT, *arguments], env=environment, input=stdin, capture_output=True, check=False)
         if done.returncode:
             raise RuntimeError(f"git {arguments[0]!r} failed: {done.stderr.decode(errors='replace')}")
         return done.stdout
@@ -100,9 +93,7 @@ class BareRepository:
     def rename(self, old: str, new: str, message: str = "Rename a file") -> str:
         return self.commit({}, message, renames={old: new})
 
-    def rewrite(
-        self, changes: Changes, message: str = "Rewrite history", *, branch: str | None = None
-    ) -> str:
+    def rewrite(self, changes: Changes, message: str = "Rewrite history", *, branch: str | None = None) -> str:
         """A force-push: the branch's last commit is replaced by another one that does not contain it."""
         with self._lock:
             branch = branch or self.default_branch
@@ -144,9 +135,7 @@ class BareRepository:
             b"from %s\n" % parent.encode() if parent else b"",
         ]
         stream = b"".join([*head, *commands, b"\nget-mark :1\ndone\n"])
-        return (
-            self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=stream).decode().strip()
-        )
+        return self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=stream).decode().strip()
 
 
 def _changes(changes: Changes) -> Iterator[bytes]:

@@ -50,9 +50,7 @@ _SERVER_CONFIG = {
 class HostedRepository(BareRepository):
     """A repository and who may read it: everybody, or those whose token is in `private_to`."""
 
-    def __init__(
-        self, path: Path, *, name: str, url: str, private_to: frozenset[str] | None, branch: str
-    ) -> None:
+    def __init__(self, path: Path, *, name: str, url: str, private_to: frozenset[str] | None, branch: str) -> None:
         super().__init__(path, default_branch=branch)
         self.name = name
         self.url = url

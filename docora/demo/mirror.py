@@ -46,9 +46,7 @@ class Mirror:
         self.files.pop(repository_id, None)
         self._unanswered = {place for place in self._unanswered if place.repository_id != repository_id}
 
-    def apply(
-        self, event: str, payload: dict[str, Any], *, message_id: str = "", acknowledged: bool = True
-    ) -> None:
+    def apply(self, event: str, payload: dict[str, Any], *, message_id: str = "", acknowledged: bool = True) -> None:
         """Take one message in; if the answer to it is lost, its sender may repeat it."""
         if event == "sync_failed":
             self.notices.append(payload)

@@ -82,9 +82,7 @@ class Receiver:
     in `requests` in the order in which their bodies were complete.
     """
 
-    def __init__(
-        self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True
-    ) -> None:
+    def __init__(self, *, webhook_key: str = "", app_id: str = "", port: int = 0, keep_bodies: bool = True) -> None:
         self.webhook_keys: tuple[str, ...] = (webhook_key,)
         self.app_id = app_id
         self.requests: list[ReceivedRequest] = []
@@ -124,9 +122,7 @@ class Receiver:
         """Return as soon as the condition holds; it is asked after every request."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout=seconds):
-                raise TimeoutError(
-                    f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}"
-                )
+                raise TimeoutError(f"not within {seconds:g} s, {len(self.requests)} requests; {self.problems[:5]}")
 
     async def _serve(self, ready: "Future[int]") -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -200,9 +196,7 @@ class Receiver:
         message_id = request.headers.get("webhook-id", "")
         with self._changed:
             try:
-                self.mirror.apply(
-                    request.event, request.payload, message_id=message_id, acknowledged=acknowledged
-                )
+                self.mirror.apply(request.event, request.payload, message_id=message_id, acknowledged=acknowledged)
             except (KeyError, TypeError, ValueError) as error:
                 self.problems.append(f"{request.event}: the payload is not as agreed: {error!r}")
 
