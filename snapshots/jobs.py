@@ -3,17 +3,21 @@
 from rq import Retry, get_current_job
 
 from repositories import services as repositories
+from repositories.repo_lock_retry import retry_when_locked
 from snapshots import delivery, services
 
 
+@retry_when_locked
 def take_snapshot(repository_id: int) -> Retry | None:
     return _again(services.take_snapshot(repository_id, job_id=_job_id()))
 
 
+@retry_when_locked
 def deliver(watch_id: int) -> Retry | None:
     return _again(delivery.deliver(watch_id, job_id=_job_id()))
 
 
+@retry_when_locked
 def purge_clone(clone_key: str) -> None:
     repositories.purge_clone(clone_key, job_id=_job_id())
 

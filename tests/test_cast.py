@@ -6,7 +6,10 @@ import hashlib
 import http.client
 import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,17 +17,20 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from docora.demo.bare import Content, executable, submodule, symlink
 from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.mirror import Mirror
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import docora_signature, standard_signature, stringify
 
 KEY = "a webhook key of the cast"
+DOCUMENTATION = Path(__file__).parent.parent / "docs" / "receivers.md"
 
 
 @pytest.fixture
@@ -367,6 +373,7 @@ class TestReceiver:
             ("create", file_event("new", b"#", file={"content_encoding": "base64"}), "cannot be decoded"),
             ("create", file_event("a", b"", file={"path_base64": "/w=="}), "does not fit path_base64"),
             ("create", {"file": {}}, "not as agreed"),
+            ("create", {"file": [], "repository": "x"}, "not as agreed"),
             ("update", file_event("new", b"1", previous_sha="0" * 64), "the path is not known"),
             ("update", file_event("known", b"1", previous_sha="0" * 64), "the sha of what was there"),
             ("delete", deletion("new", b"1"), "the path is not known"),
@@ -462,6 +469,10 @@ class TestReceiver:
                 assert not sent.done()
             assert sent.result() == 200
 
+    @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"file": 1}'])
+    def test_nonsense_is_refused(self, receiver: Receiver, body: bytes) -> None:
+        assert post(receiver, "create", body, {}) == 401
+
     def test_what_is_no_webhook_is_noticed(self, receiver: Receiver) -> None:
         assert post(receiver, "nothing", b"", {}) == 404
         assert receiver.problems == ["POST /nothing is not a webhook"]
@@ -479,21 +490,83 @@ class TestReceiver:
             receiver.wait_until(lambda: False, seconds=0.05)
 
     @pytest.mark.slow
-    def test_it_runs_by_itself_and_prints_each_event(self) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_it_runs_by_itself_and_prints_each_event(self, number: signal.Signals) -> None:
         command = [sys.executable, "-m", "docora.demo.receiver", "--port", "0"]
-        environment = os.environ | {"WEBHOOK_KEY": KEY}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            listening = process.stdout.readline()
-            client = Receiver(port=int(listening.rpartition(":")[2]))
+        with running(command) as (process, output):
+            client = Receiver(port=int(output.readline().rpartition(":")[2]))
             deliver(client, "create", file_event("README.md", b"1"))
             deliver(client, "create", file_event("LICENSE", b"1"), key="another key altogether")
-            lines = [process.stdout.readline() for _ in range(2)]
-            process.send_signal(signal.SIGINT)
-        assert process.returncode == 0
+            lines = [output.readline() for _ in range(2)]
+            process.send_signal(number)
+            assert process.wait(timeout=10) == 0
         assert lines[0] == f"create      ada/notes README.md (1 bytes) at {'c' * 10} answered 200\n"
         assert "LICENSE" in lines[1]
         assert "answered 401 X-Docora-Signature does not match the body" in lines[1]
+
+
+class TestDocumentedReceivers:
+    """docs/receivers.md is read by people who copy from it."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("language", "command"), [("python", [sys.executable, "-c"]), ("js", ["node", "--input-type=module", "-e"])]
+    )
+    def test_it_believes_docora_and_nobody_else(self, language: str, command: list[str]) -> None:
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"{command[0]} is not installed")
+        port = free_port()
+        client = Receiver(port=port)
+        message = file_event("docs/caf\u00e9.md", b"1")
+        with running([*command, example(language)], PORT=str(port)) as (_, output):
+            wait_for_port(port)
+            assert deliver(client, "create", message) == 204
+            assert output.readline() == "create docs/caf\u00e9.md\n"
+            assert deliver(client, "create", message, key="another key altogether") == 401
+            body = stringify(message)
+            assert post(client, "create", body, headers_for(body) | {"X-Docora-Timestamp": "1000000000"}) == 401
+            assert post(client, "create", body, {}) == 401
+
+    def test_the_example_of_a_message_is_true(self) -> None:
+        message = json.loads(example("json"))
+        mirror = Mirror()
+        mirror.files = {message["repository"]["repository_id"]: {"docs/start.md": b""}}
+        mirror.apply("update", message)
+        assert mirror.problems == []
+
+
+def example(language: str) -> str:
+    """The one code block of a language in the documentation."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    return str(found)
+
+
+@contextmanager
+def running(command: list[str], **variables: str) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    """A process and its output; it is killed at the latest at the end of the block."""
+    environment = os.environ | {"WEBHOOK_KEY": KEY} | variables
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on port {port}")
 
 
 def send_in_pieces(receiver: Receiver, content: bytes, *, order: list[int]) -> list[int]:

@@ -15,10 +15,11 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
@@ -39,6 +40,7 @@ _PIECE = 65536
 _ROUTE = re.compile(r"/(?P<name>[^/]+/[^/]+?)(?:\.git)?/(?P<door>info/refs|git-upload-pack|git-receive-pack)")
 _COMMAND = re.compile(rb"[0-9a-f]{4}command=([a-z-]+)")
 _NO_PASSWORD = ("", "x-oauth-basic")
+_NO_HEADERS: Mapping[str, str] = {}
 # What GitHub allows too.
 _SERVER_CONFIG = {
     "http.receivepack": "true",
@@ -82,10 +84,19 @@ class GitFault(Fault):
     drop_after: int | None = None
     bytes_per_second: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.redirect_to:
+            self.status = 301
+
     def concerns(self, repository: HostedRepository | None, kind: Kind) -> bool:
         if kind != "fetch" and (self.breaks_after is not None or self.bytes_per_second):
             return False
         return kind in self.kinds and (self.repository is None or self.repository is repository)
+
+    def headers(self, door: str) -> dict[str, str]:
+        """What goes with the status."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return headers | ({"Location": f"{self.redirect_to.url}/{door}"} if self.redirect_to else {})
 
     @property
     def breaks_after(self) -> int | None:
@@ -222,6 +233,8 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no error of the host's."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def end_connections(self) -> None:
         with self._connections_lock:
@@ -259,27 +272,22 @@ class _Handler(BaseHTTPRequestHandler):
         fault = host.faults.take(lambda fault: fault.concerns(repository, kind)) or GitFault()
         if fault.hang:
             self._hang(fault)
-        request.status = _failing_status(fault) or host.refusal(repository, token) or 200
+        request.status = fault.status or host.refusal(repository, token) or 200
         if request.status != 200 or repository is None:
-            return self._refuse(request.status, body, fault)
+            door = f"{route['door']}?{urlsplit(self.path).query}"
+            return self._refuse(request.status, body, fault.headers(door))
         return self._serve(repository, route["door"], body, fault)
 
-    def _refuse(self, status: int, body: "_Body", fault: GitFault | None = None) -> None:
+    def _refuse(self, status: int, body: "_Body", headers: Mapping[str, str] = _NO_HEADERS) -> None:
         for _ in body:  # what the client still sends would be read as its next request
             pass
         self.send_response(status)
         self.send_header("Content-Length", "0")
         if status == 401:
             self.send_header("WWW-Authenticate", 'Basic realm="git"')
-        if fault and fault.retry_after is not None:
-            self.send_header("Retry-After", str(fault.retry_after))
-        if fault and fault.redirect_to:
-            self.send_header("Location", self._moved(fault.redirect_to))
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
-
-    def _moved(self, repository: HostedRepository) -> str:
-        route = _ROUTE.match(urlsplit(self.path).path)
-        return f"{repository.url}/{route['door'] if route else ''}?{urlsplit(self.path).query}"
 
     def _serve(self, repository: HostedRepository, door: str, body: "_Body", fault: GitFault) -> None:
         environment = self.server.host.backend_environment(repository) | self._cgi_variables(door)
@@ -452,10 +460,6 @@ def _token(headers: Message) -> str:
         user, _, password = base64.b64decode(encoded).decode().partition(":")
         return user if password in _NO_PASSWORD else password
     return ""
-
-
-def _failing_status(fault: GitFault) -> int | None:
-    return 301 if fault.redirect_to else fault.status
 
 
 def _split(output: Iterator[bytes], at: int) -> tuple[bytes, Iterator[bytes]]:

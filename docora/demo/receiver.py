@@ -10,8 +10,10 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -43,7 +45,7 @@ class ReceivedRequest:
 
     @property
     def path(self) -> str:
-        return str(self.payload.get("file", {}).get("path", ""))
+        return str(self.section("file").get("path", ""))
 
     @property
     def commit_sha(self) -> str:
@@ -51,7 +53,12 @@ class ReceivedRequest:
 
     @property
     def repository_id(self) -> str:
-        return str(self.payload.get("repository", {}).get("repository_id", ""))
+        return str(self.section("repository").get("repository_id", ""))
+
+    def section(self, name: str) -> dict[str, Any]:
+        """An object inside the payload; empty where there is none, as in what is no webhook at all."""
+        section = self.payload.get(name)
+        return section if isinstance(section, dict) else {}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -117,6 +124,11 @@ class Receiver:
         self.faults.lift_all()
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
+
+    def files_of(self, repository_id: str) -> dict[str, bytes]:
+        """A copy of what the app has of a repository, taken between two requests."""
+        with self._changed:
+            return dict(self.files.get(repository_id, {}))
 
     def wait_until(self, condition: Callable[[], bool], *, seconds: float = 30) -> None:
         """Return as soon as the condition holds; it is asked after every request."""
@@ -197,7 +209,7 @@ class Receiver:
         with self._changed:
             try:
                 self.mirror.apply(request.event, request.payload, message_id=message_id, acknowledged=acknowledged)
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 self.problems.append(f"{request.event}: the payload is not as agreed: {error!r}")
 
     def _answered(self, request: ReceivedRequest, status: int) -> None:
@@ -205,7 +217,7 @@ class Receiver:
             request.status = status
             if not self._keep_bodies:
                 request.body = b""
-                request.payload.get("file", {}).pop("content", None)
+                request.section("file").pop("content", None)
             self._changed.notify_all()
         self.on_request(request)
 
@@ -224,13 +236,13 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 def describe(request: ReceivedRequest) -> str:
     """One line that a person can read."""
-    repository, file = request.payload.get("repository", {}), request.payload.get("file", {})
+    repository, file = request.section("repository"), request.section("file")
     subject = f"{repository.get('owner')}/{repository.get('name')}"
     chunk = file.get("chunk")
     words = [
         f"{request.event:<11}",
         subject,
-        file.get("path", request.payload.get("error", {}).get("message", "")),
+        file.get("path", request.section("error").get("message", "")),
         f"({file['size']} bytes)" if "size" in file else "",
         f"piece {chunk['index'] + 1} of {chunk['total']}" if chunk else "",
         f"at {request.commit_sha[:10]}" if request.commit_sha else "",
@@ -250,11 +262,23 @@ def main() -> None:
     key = options.webhook_key or os.environ.get("WEBHOOK_KEY")
     if not key:
         parser.error("the webhook key is missing: set WEBHOOK_KEY or give --webhook-key")
-    with Receiver(webhook_key=key, port=options.port, keep_bodies=False) as receiver:
-        print(f"Listening on {receiver.url}", flush=True)
-        receiver.on_request = lambda request: print(describe(request), flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+    over = _set_by_signals()
+    receiver = Receiver(webhook_key=key, port=options.port, keep_bodies=False)
+    receiver.on_request = lambda request: print(describe(request), flush=True)
+    try:
+        with receiver:
+            print(f"Listening on {receiver.url}", flush=True)
+            over.wait()
+    except OSError as error:
+        sys.exit(f"cannot listen on port {options.port}: {error.strerror}")
+
+
+def _set_by_signals() -> threading.Event:
+    """Set by Ctrl-C and by SIGTERM; a shell that starts this in the background has SIGINT ignored."""
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    return over
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Real servers, real processes, real signals."""
+"""Journeys through all of Docora: a real server, real git, real processes."""

@@ -1,0 +1,135 @@
+"""`manage.py up`: all of Docora on this host, in the foreground."""
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.db import DatabaseError, connection, connections
+from django.db.migrations.executor import MigrationExecutor
+
+import docora
+from docora import env, preflight
+from docora.preflight import StartError, one_line
+from docora.signals import StopRequests
+from docora.supervisor import Plan, Supervisor
+
+
+class Command(BaseCommand):
+    help = (
+        "Start web, workers, scheduler and, unless REDIS_URL is set, an embedded Valkey; restart what dies;"
+        " stop all of it on Ctrl-C or SIGTERM. Jobs that are running get DOCORA_STOP_GRACE seconds to finish"
+        " and go back to their queue otherwise; a second Ctrl-C does not wait. The settings come from the"
+        " environment: see docs/settings.md."
+    )
+    # Each failure is one line; `migrate` runs the checks all the same.
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
+
+    def handle(self, **options: Any) -> None:
+        try:
+            with StopRequests() as stop:
+                self._serve(_plan(options["port"]), stop)
+        except StartError as error:
+            self.stderr.write(f"docora: {error}")
+            sys.exit(1)
+
+    def _serve(self, plan: Plan, stop: StopRequests) -> None:
+        started = time.monotonic()
+        os.umask(0o077)  # what is written here is for its owner alone
+        self._say(f"Docora {docora.__version__}, data in {plan.data}")
+        preflight.check_git()
+        preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
+        preflight.check_writable(settings.REPOS_BASE_PATH, "REPOS_BASE_PATH")
+        with preflight.only_one(plan.data, plan.run) as earlier_run, preflight.listen(plan.port) as listener:
+            preflight.check_database()
+            if not plan.embedded_socket:
+                preflight.check_redis(plan.redis_url)
+            self._migrate()
+            self._say(f"  starting {_processes(plan)}")
+            supervisor = Supervisor(plan, listener, stop, self._say)
+            try:
+                supervisor.start(earlier_run=earlier_run)
+                if supervisor.wait_until_ready():
+                    self._say(f"Ready after {time.monotonic() - started:.1f} s.\n")
+                    self._tell_where_things_are(plan)
+                    supervisor.watch()
+                self._say("Stopping.")
+            finally:
+                supervisor.stop()
+            self._say("Stopped: nothing is left running.")
+
+    def _migrate(self) -> None:
+        try:
+            executor = MigrationExecutor(connection)
+            missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+            if missing:
+                self._say(f"  bringing the database up to date: {len(missing)} migrations")
+                call_command("migrate", interactive=False, verbosity=0)
+        except DatabaseError as error:
+            raise StartError(f"the database cannot be migrated: {one_line(error)}") from None
+        finally:
+            connections.close_all()
+
+    def _tell_where_things_are(self, plan: Plan) -> None:
+        self._say(f"  Admin              {plan.url}/admin/")
+        self._say(f"  API documentation  {plan.url}/api/docs")
+        self._say(f"  Health             {plan.url}/health")
+        self._say(f"  Logs               {plan.logs}")
+        self._say(f"  Processes          {_processes(plan)}\n")
+        password = _create_first_admin()
+        if password:
+            self._say(f"  First start: sign in to the admin as admin with the password {password}")
+            self._say("  It is shown only now; change it with `manage.py changepassword admin`.\n")
+        self._say("Ctrl-C stops all of it.")
+
+    def _say(self, line: str) -> None:
+        # The terminal may be gone while there still is something to stop.
+        with contextlib.suppress(OSError):
+            self.stdout.write(f"{line}\n", ending="")
+            self.stdout.flush()
+
+
+def _plan(port: int) -> Plan:
+    return Plan(
+        data=settings.DATA_DIR,
+        port=port,
+        host=_reachable_host(settings.ALLOWED_HOSTS),
+        redis_url=settings.REDIS_URL,
+        embedded_socket=None if env.REDIS_URL else settings.REDIS_SOCKET,
+        web_processes=env.WEB_CONCURRENCY,
+        workers={"snapshots": env.SCAN_CONCURRENCY, "deliveries": env.DELIVERY_CONCURRENCY},
+        stop_grace=env.STOP_GRACE,
+    )
+
+
+def _reachable_host(allowed: list[str]) -> str:
+    return next((name.lstrip(".") for name in allowed if name != "*"), "127.0.0.1")
+
+
+def _processes(plan: Plan) -> str:
+    singles = ["valkey"] if plan.embedded_socket else []
+    workers = [f"{number} for {queue}" for queue, number in plan.workers.items()]
+    return f"{', '.join([*singles, 'web', 'scheduler'])}, workers ({', '.join(workers)})"
+
+
+def _create_first_admin() -> str | None:
+    """A password for the only user of a database that had none; None when there are users already."""
+    users = get_user_model()
+    try:
+        if users.objects.exists():
+            return None
+        password = secrets.token_urlsafe(15)
+        users.objects.create_superuser(username="admin", password=password)
+        return password
+    finally:
+        connections.close_all()

@@ -1,0 +1,299 @@
+"""`manage.py up`: starts, serves, survives, stops, and loses nothing."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from docora import processes, valkey
+from tests.service import Service, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def left_of(service: Service) -> list[psutil.Process]:
+    """Every process with the service's data directory in its environment: horses and their children too."""
+    ours = str(service.data)
+    return [process for process in psutil.process_iter() if environment(process).get("DOCORA_DATA_DIR") == ours]
+
+
+def pid_of(service: Service, name: str) -> int | None:
+    """The process that the supervisor runs under this name now."""
+    assert service.process is not None
+    for process in psutil.Process(service.process.pid).children():
+        if re.search(rf"\.{name}\.\d+$", environment(process).get(processes.MARK, "")):
+            return process.pid
+    return None
+
+
+def kill(service: Service, name: str) -> None:
+    pid = pid_of(service, name)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: pid_of(service, name) not in (pid, None), f"{name} is started again")
+
+
+def kill_the_supervisor(service: Service) -> None:
+    assert service.process is not None
+    service.process.kill()
+    service.process.wait()
+
+
+def get(service: Service, path: str) -> dict[str, object]:
+    with urllib.request.urlopen(service.url + path, timeout=20) as answer:  # noqa: S310  our own server
+        return dict(json.load(answer))
+
+
+def snapshots(connection: redis.Redis) -> Queue:
+    return Queue("snapshots", connection=connection, serializer=JSONSerializer)
+
+
+def enqueue_a_child_process(service: Service, *command: str) -> Job:
+    """A job that waits for a child in a session of its own, as git is started."""
+    queue = snapshots(service.redis())
+    job = queue.enqueue("subprocess.check_output", args=(list(command),), kwargs={"start_new_session": True})
+    wait_until(lambda: bool(find_command(command)), "the job starts")
+    return job
+
+
+def find_command(command: tuple[str, ...]) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == list(command)]
+
+
+@contextmanager
+def queue_at_rest(service: Service) -> Iterator[Queue]:
+    """What the stopped service has written of its queue."""
+    unix_socket = service.data / "valkey" / "valkey.sock"
+    server = valkey.start(unix_socket)
+    try:
+        yield snapshots(service.redis())
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def assert_is_put_back(job: Job, queue: Queue) -> None:
+    assert queue.job_ids == [job.id]
+    assert job.get_status() == "queued"
+    assert queue.started_job_registry.count == queue.failed_job_registry.count == 0
+
+
+def refuses(service: Service, *options: str) -> str:
+    """The one line with which the start fails."""
+    before = len(service.output)
+    assert service.launch(*options).wait(timeout=30) == 1
+    printed = service.output[before:].splitlines()
+    progress = [line for line in printed if line.startswith(("Docora ", "  bringing", "  starting"))]
+    assert len(printed) == len(progress) + 1, printed
+    assert printed[-1].startswith("docora: ")
+    return printed[-1]
+
+
+def test_it_serves_and_says_where_things_are(service: Service) -> None:
+    service.start()
+    assert get(service, "/health")["status"] == "ok"
+    for place in (f"{service.url}/admin/", f"{service.url}/api/docs", f"{service.url}/health", "/logs", "Ctrl-C"):
+        assert place in service.output
+
+
+def test_the_password_of_the_first_admin_is_printed_once_and_written_nowhere(service: Service) -> None:
+    service.start()
+    service.stop()
+    service.start()
+    (password,) = re.findall(r"the password (\S+)", service.output)
+    question = (
+        f"from django.contrib.auth import authenticate; print(authenticate(username='admin', password='{password}'))"
+    )
+    assert service.manage("shell", "-v0", "-c", question).stdout.strip() == "admin"
+    logs = list((service.data / "logs").iterdir())
+    assert logs
+    assert not [path for path in logs if password in path.read_text(errors="replace")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_leaves_nothing_running(sqlite_service: Service, number: signal.Signals) -> None:
+    sqlite_service.start()
+    assert sqlite_service.stop(number) == 0
+    assert left_of(sqlite_service) == []
+    assert not (sqlite_service.data / "valkey" / "valkey.sock").exists()
+    assert (sqlite_service.data / "up.lock").read_text() == ""
+
+
+def test_a_stop_while_it_starts_leaves_nothing_running(sqlite_service: Service) -> None:
+    sqlite_service.launch()
+    wait_until(lambda: "starting valkey" in sqlite_service.output, "it is starting")
+    assert sqlite_service.stop() == 0
+    assert left_of(sqlite_service) == []
+
+
+def test_whatever_is_killed_is_started_again(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    for name in ("web", "snapshots-1", "scheduler", "guard", "valkey"):
+        kill(sqlite_service, name)
+        assert re.search(rf"^{name} was killed by SIGKILL; starting again in 1 s", sqlite_service.output, re.M)
+    assert get(sqlite_service, "/health")["status"] == "ok"
+    job = snapshots(sqlite_service.redis()).enqueue("time.sleep", 0)
+    wait_until(lambda: job.get_status() == "finished", "the workers find their way back to Valkey")
+
+
+def test_the_queue_survives_a_killed_valkey(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    waiting = Queue("nobody", connection=sqlite_service.redis(), serializer=JSONSerializer).enqueue("time.sleep", 0)
+    kill(sqlite_service, "valkey")
+    wait_until(lambda: valkey.answers(sqlite_service.data / "valkey" / "valkey.sock"), "Valkey is back")
+    assert waiting.get_status() == "queued"
+
+
+def test_the_job_of_a_killed_worker_is_done_by_the_next_one(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    command = ("sleep", "3.14159")
+    job = enqueue_a_child_process(sqlite_service, *command)
+    (orphan,) = find_command(command)
+    kill(sqlite_service, "snapshots-1")
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: job.get_status() == "finished", "the job is done again")
+    assert f"put back on their queue: {job.id}" in sqlite_service.output
+
+
+def test_a_second_one_on_the_same_data_refuses_and_disturbs_nothing(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    first = sqlite_service.process
+    assert first is not None
+    try:
+        assert f"already running on {sqlite_service.data} (process {first.pid})" in refuses(sqlite_service)
+    finally:
+        sqlite_service.process = first
+    assert get(sqlite_service, "/health")["status"] == "ok"
+
+
+def test_a_taken_port_is_named(sqlite_service: Service) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        line = refuses(sqlite_service, "--port", str(port))
+    assert f"port {port} is taken by another program" in line
+    assert "PORT=" in line
+    assert left_of(sqlite_service) == []
+
+
+def test_a_missing_git_is_named(sqlite_service: Service, tmp_path: Path) -> None:
+    sqlite_service.environment["PATH"] = str(tmp_path)
+    assert "git is not installed" in refuses(sqlite_service)
+
+
+def test_a_data_directory_that_cannot_be_written_is_named(sqlite_service: Service, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sqlite_service.environment["DOCORA_DATA_DIR"] = str(tmp_path / "file")
+    assert "DOCORA_DATA_DIR: cannot" in refuses(sqlite_service)
+
+
+def test_a_folder_of_clones_that_cannot_be_written_is_named(sqlite_service: Service, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sqlite_service.environment["REPOS_BASE_PATH"] = str(tmp_path / "file")
+    assert "REPOS_BASE_PATH: cannot write to" in refuses(sqlite_service)
+
+
+def test_an_unreachable_database_is_named(sqlite_service: Service) -> None:
+    sqlite_service.environment["DATABASE_URL"] = "postgres://docora:hunter2@127.0.0.1:1/docora"
+    line = refuses(sqlite_service)
+    assert "the database cannot be reached, see DATABASE_URL" in line
+    assert "hunter2" not in line
+
+
+def test_an_unreachable_redis_is_named(sqlite_service: Service) -> None:
+    sqlite_service.environment["REDIS_URL"] = "redis://:hunter2@127.0.0.1:1/0"
+    line = refuses(sqlite_service)
+    assert "the Redis server cannot be reached, see REDIS_URL" in line
+    assert "hunter2" not in line
+
+
+def test_a_valkey_that_does_not_start_is_named(sqlite_service: Service) -> None:
+    (sqlite_service.data / "valkey").touch()
+    assert "the embedded Valkey does not start" in refuses(sqlite_service)
+    assert left_of(sqlite_service) == []
+
+
+def test_a_running_job_finishes_before_a_stop(service: Service) -> None:
+    service.start()
+    job = enqueue_a_child_process(service, "sleep", "2.71828")
+    assert service.stop() == 0
+    with queue_at_rest(service):
+        assert job.get_status() == "finished"
+
+
+def test_a_job_that_outlasts_the_grace_is_put_back_and_done_after_the_next_start(service: Service) -> None:
+    service.environment["DOCORA_STOP_GRACE"] = "1"
+    service.start()
+    job = enqueue_a_child_process(service, "sleep", "4.6692")
+    assert service.stop() == 0
+    assert left_of(service) == []
+    with queue_at_rest(service) as queue:
+        assert_is_put_back(job, queue)
+    service.start()
+    wait_until(lambda: job.get_status() == "finished", "the job is done")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_running_jobs(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    job = enqueue_a_child_process(sqlite_service, "sleep", "600")
+    assert sqlite_service.process is not None
+    sqlite_service.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "waiting up to 20 s for the jobs" in sqlite_service.output, "it waits for the job")
+    asked = time.monotonic()
+    assert sqlite_service.stop() == 0
+    assert time.monotonic() - asked < 10
+    assert left_of(sqlite_service) == []
+    with queue_at_rest(sqlite_service) as queue:
+        assert_is_put_back(job, queue)
+
+
+def test_a_killed_supervisor_leaves_nothing_and_the_next_start_does_its_jobs(service: Service) -> None:
+    service.start()
+    job = enqueue_a_child_process(service, "sleep", "8.0001")
+    kill_the_supervisor(service)
+    wait_until(lambda: left_of(service) == [], "the guard ends the children", patience=20)
+    service.start()
+    wait_until(lambda: job.get_status() == "finished", "the job is done")
+
+
+def test_the_next_start_ends_what_a_killed_supervisor_and_guard_left(sqlite_service: Service) -> None:
+    sqlite_service.start()
+    job = enqueue_a_child_process(sqlite_service, "sleep", "5.5")
+    guard = pid_of(sqlite_service, "guard")
+    assert guard is not None
+    os.kill(guard, signal.SIGKILL)
+    kill_the_supervisor(sqlite_service)
+    stale = {process.pid for process in left_of(sqlite_service)}
+    assert stale
+    sqlite_service.start()
+    assert not stale & {process.pid for process in left_of(sqlite_service)}
+    wait_until(lambda: job.get_status() == "finished", "the job is done")
+
+
+def test_the_help_says_how_to_stop(sqlite_service: Service) -> None:
+    text = " ".join(sqlite_service.manage("up", "--help").stdout.split())
+    assert "Ctrl-C" in text
+    assert "--port" in text
+    assert subprocess.run(["make", "help"], capture_output=True, text=True, check=True).stdout.count("make run") == 1

@@ -1,0 +1,53 @@
+"""`manage.py check --deploy` names what is unsafe in production, by stable ids."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+ROOT = Path(__file__).parent.parent
+SAFE = {
+    "DJANGO_SECRET_KEY": "a-long-secret-that-is-in-no-file-beside-the-data-0123456789",
+    "ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+    "DOCORA_SECURE": "true",
+    "DJANGO_ALLOWED_HOSTS": "docora.example.com",
+    "DATABASE_URL": "postgres://docora@db.example.com/docora",
+    "REDIS_URL": "redis://redis.example.com/0",
+}
+
+
+def warned_of(data: Path, variables: dict[str, str]) -> set[str]:
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data), **variables}
+    command = [sys.executable, "manage.py", "check", "--deploy"]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return set(re.findall(r"\(docora\.(\w\d+)\)", result.stdout + result.stderr))
+
+
+def test_a_production_setting_is_not_warned_of(tmp_path: Path) -> None:
+    assert warned_of(tmp_path, SAFE) == set()
+
+
+def test_the_embedded_default_is_warned_of(tmp_path: Path) -> None:
+    assert warned_of(tmp_path, {}) == {"W001", "W002", "W004", "W006", "I001", "I002"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("DJANGO_SECRET_KEY", "", "W001"),
+        ("ENCRYPTION_KEYS", "", "W002"),
+        ("DJANGO_DEBUG", "true", "W003"),
+        ("DOCORA_SECURE", "false", "W004"),
+        ("DJANGO_ALLOWED_HOSTS", "*", "W005"),
+        ("DJANGO_ALLOWED_HOSTS", "localhost", "W006"),
+        ("DOCORA_TRUSTED_NETWORKS", "10.0.0.0/8,::/0", "W007"),
+        ("DATABASE_URL", "", "I001"),
+        ("REDIS_URL", "", "I002"),
+    ],
+)
+def test_each_risk_has_its_own_id(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    assert warned_of(tmp_path, {**SAFE, name: value}) == {expected}
