@@ -268,8 +268,7 @@ def _worker_programs(workers: dict[str, int]) -> Iterator[Program]:
 
 
 def _worker_command(queue: str) -> Callable[[str], list[str]]:
-    options = ["--with-scheduler", "--serializer", "rq.serializers.JSONSerializer", "--worker-ttl", "30"]
-    return lambda mark: _manage("rqworker", queue, "--name", mark, *options)
+    return lambda mark: _manage("rqworker", queue, "--name", mark)
 
 
 def _manage(*words: str) -> list[str]:
