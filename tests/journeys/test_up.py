@@ -241,6 +241,17 @@ def test_a_job_that_outlasts_the_grace_is_put_back_and_done_after_the_next_start
     wait_until(lambda: job.get_status() == "finished", "the job is done")
 
 
+def test_a_given_redis_is_used_and_left_running(service: Service, valkey_socket: Path) -> None:
+    service.environment["REDIS_URL"] = f"unix://{valkey_socket}"
+    service.environment["DOCORA_STOP_GRACE"] = "0"
+    service.start()
+    job = enqueue_a_child_process(service, "sleep", "60.6")
+    assert not (service.data / "valkey").exists()
+    assert service.stop() == 0
+    assert service.processes() == []
+    assert_is_put_back(job, snapshots(service.redis()))
+
+
 def test_a_second_ctrl_c_does_not_wait_for_running_jobs(sqlite_service: Service) -> None:
     sqlite_service.start()
     job = enqueue_a_child_process(sqlite_service, "sleep", "600")
