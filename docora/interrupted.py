@@ -13,7 +13,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from docora.processes import is_within
-from repositories.queue import DELIVERIES, SNAPSHOTS
+from repositories import queue as queues
 from repositories.repo_lock import lock_status, release_after_kill
 
 
@@ -48,7 +48,7 @@ def count_workers(queue_name: str, scope: str, connection: Redis) -> int:
 
 
 def _queues(connection: Redis) -> list[Queue]:
-    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in (DELIVERIES, SNAPSHOTS)]
+    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in queues.ALL]
 
 
 def _executions(queue: Queue) -> Iterator[Execution]:

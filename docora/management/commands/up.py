@@ -113,7 +113,11 @@ def _plan(port: int) -> Plan:
         redis_url=settings.REDIS_URL,
         embedded_socket=None if env.REDIS_URL else settings.REDIS_SOCKET,
         web_processes=env.WEB_CONCURRENCY,
-        workers={"snapshots": env.SCAN_CONCURRENCY, "deliveries": env.DELIVERY_CONCURRENCY},
+        workers={
+            "snapshots": env.SCAN_CONCURRENCY,
+            "deliveries": env.DELIVERY_CONCURRENCY,
+            "deliveries-slow": env.SLOW_DELIVERY_CONCURRENCY,
+        },
         stop_grace=env.STOP_GRACE,
     )
 
