@@ -47,6 +47,11 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
+bench: bench-lock ## every benchmark, each beside a named reference in the same run
+
+bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
+	@$(BIN)/python -m benchmarks.lock
+
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

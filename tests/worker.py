@@ -8,6 +8,9 @@ from repositories import queue
 
 
 class _Worker(SimpleWorker):
+    def _install_signal_handlers(self) -> None:
+        """The signals of this process are the test runner's."""
+
     def handle_exception(self, job: Job, *exc_info: object) -> None:
         self.errors = [*getattr(self, "errors", []), exc_info[1]]
         super().handle_exception(job, *exc_info)

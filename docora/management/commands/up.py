@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
@@ -33,7 +33,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
+        parser.add_argument("--port", type=_port, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
 
     def handle(self, **options: Any) -> None:
         try:
@@ -97,6 +97,12 @@ class Command(BaseCommand):
         with contextlib.suppress(OSError):
             self.stdout.write(f"{line}\n", ending="")
             self.stdout.flush()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise ArgumentTypeError(f"expected a number from 1 to 65535, got {text!r}")
+    return int(text)
 
 
 def _plan(port: int) -> Plan:
