@@ -1,7 +1,6 @@
 """A delivery run: what stops it, what it remembers, what it tells again, and to whom it gives way."""
 
 import ipaddress
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -16,7 +15,9 @@ from repositories import clones, queue, services
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from snapshots import delivery
+from snapshots import services as snapshots
 from snapshots.models import Delivered, Delivery, Parked
+from tests.snapshots.beside import beside
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -192,9 +193,7 @@ def test_what_is_committed_during_a_run_follows_in_the_same_job(
     def commit_once_more(request: ReceivedRequest) -> None:
         alice.on_request = lambda request: None
         remote.commit({"README.md": "third"})
-        thread = threading.Thread(target=_take_snapshot, args=(watch.repository_id,))
-        thread.start()
-        thread.join()
+        beside(lambda: snapshots.take_snapshot(watch.repository_id, job_id="beside"))
 
     alice.on_request = commit_once_more
     snapshot(watch.repository, work)
@@ -202,15 +201,6 @@ def test_what_is_committed_during_a_run_follows_in_the_same_job(
     assert watch.synced_commit == remote.tip()
     assert alice.files[watch.repository.public_id]["README.md"] == b"third"
     assert alice.problems == []
-
-
-def _take_snapshot(repository_id: int) -> None:
-    from django.db import connections
-
-    from snapshots import services as snapshots
-
-    snapshots.take_snapshot(repository_id, job_id="beside")
-    connections.close_all()
 
 
 def test_unwatching_in_the_middle_stops_at_once_and_leaves_no_rows(
@@ -245,18 +235,8 @@ def test_a_watch_that_is_renewed_in_the_middle_delivers_everything(
 
 def _after(receiver: Receiver, number: int, act: Callable[[], object]) -> None:
     """Act from another thread and connection while the run waits for the answer to its nth request."""
-    if len(receiver.requests) != number:
-        return
-
-    def in_a_thread() -> None:
-        from django.db import connections
-
-        act()
-        connections.close_all()
-
-    thread = threading.Thread(target=in_a_thread)
-    thread.start()
-    thread.join()
+    if len(receiver.requests) == number:
+        beside(act)
 
 
 def test_a_long_run_gives_way_and_goes_on_at_the_back_of_its_queue(
