@@ -7,7 +7,6 @@ Everything is real: git over HTTP, SQLite, Valkey, workers, and receivers in pro
 
 import asyncio
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -15,11 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
+import django
 from rich.console import Console
 from rich.table import Table
+
+from docora import valkey
+from docora.demo.githost import GitHost, HostedRepository
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2_000
@@ -28,43 +30,46 @@ APPS = 50
 REPOSITORIES = 20
 WORKERS = 5
 LANES = 8
+PATIENCE = 60
 BODY = b'{"file":{"content":"' + b"x" * 700 + b'"}}'
+
+# A fresh process, as the worker's work horse is: prints the peak of its memory in KiB.
+_MEASURE = """
+import resource, django
+django.setup()
+from benchmarks.delivery import deliver
+deliver({watch})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="docora-bench-") as folder, ExitStack() as stack:
-        bench = stack.enter_context(_stage(Path(folder)))
-        table = Table("what", "measured", "to reach", "reference in the same run")
-        for row in bench.measure():
+    with tempfile.TemporaryDirectory(prefix="docora-bench-") as folder, stage(Path(folder)) as host:
+        table = Table("what", "measured", "to reach", "in the same run")
+        for row in _measurements(Bench(host)):
             table.add_row(*row)
-        Console(width=120).print(table)
+        Console(width=130).print(table)
 
 
 @contextmanager
-def _stage(folder: Path) -> "Iterator[Bench]":
-    os.environ |= {
-        "DOCORA_DATA_DIR": str(folder),
-        "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
-        "DJANGO_SETTINGS_MODULE": "docora.settings",
-        "DOCORA_LOG_LEVEL": "ERROR",
-        "ENCRYPTION_KEYS": "KioqKioqKioqKioqKioqKioqKioqKioqKioqKioqKio=",
-    }
-    from docora.demo.githost import GitHost
-
+def stage(folder: Path) -> Iterator[GitHost]:
+    """Docora in a folder of its own, with an embedded Valkey and a git host."""
     with GitHost(folder / "host") as host:
-        os.environ["DOCORA_GIT_HOSTS"] = host.address
-        import django
-
+        os.environ |= {
+            "DJANGO_SETTINGS_MODULE": "docora.settings",
+            "DOCORA_DATA_DIR": str(folder),
+            "DOCORA_GIT_HOSTS": host.address,
+            "DOCORA_LOG_LEVEL": "ERROR",
+            "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
+        }
         django.setup()
         from django.conf import settings
         from django.core.management import call_command
 
-        from docora import valkey
-
         call_command("migrate", verbosity=0)
         store = valkey.start(settings.REDIS_SOCKET, persistent=False)
         try:
-            yield Bench(host, folder)
+            yield host
         finally:
             store.terminate()
             store.wait(10)
@@ -72,128 +77,157 @@ def _stage(folder: Path) -> "Iterator[Bench]":
 
 @contextmanager
 def receiver(delay_ms: int) -> Iterator[str]:
-    command = [sys.executable, "-m", "benchmarks.fast_receiver", str(delay_ms)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with _process("-m", "benchmarks.fast_receiver", str(delay_ms)) as process:
+        assert process.stdout  # noqa: S101  for the type
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+
+
+@contextmanager
+def _process(*words: str) -> "Iterator[subprocess.Popen[str]]":
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
-            assert process.stdout  # noqa: S101  for the type
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            yield process
         finally:
             process.terminate()
 
 
+def _measurements(bench: "Bench") -> Iterator[tuple[str, str, str, str]]:
+    for delay, goal in ((0, 1500), (20, 350)):
+        with receiver(delay) as url:
+            ours, raw = bench.rate(url), asyncio.run(raw_rate(url))
+        what = f"{SMALL} small files, receiver at {delay} ms, {LANES} in flight"
+        yield what, f"{ours:.0f} /s", f"≥ {goal} /s", f"aiohttp alone: {raw:.0f} /s"
+    with receiver(0) as url:
+        seconds, idle = bench.until_synced(url, apps=APPS, repositories=1)
+        yield f"{APPS} apps, one small repository, {WORKERS} workers", f"{seconds:.1f} s", "≤ 3 s", idle
+        seconds, idle = bench.until_synced(url, apps=1, repositories=REPOSITORIES)
+        yield f"{REPOSITORIES} repositories, 1 app each, {WORKERS} workers", f"{seconds:.1f} s", "≤ 2 s", idle
+        yield f"memory of the job, {LARGE} files", f"{bench.peak_memory(url):.0f} MB", "≤ 120 MB", ""
+
+
 class Bench:
-    def __init__(self, host: Any, folder: Path) -> None:
+    def __init__(self, host: GitHost) -> None:
         self._host = host
-        self._folder = folder
-        self._number = 0
+        self._made = 0
 
-    def measure(self) -> Iterator[tuple[str, str, str, str]]:
-        for delay, goal in ((0, 1500), (20, 350)):
-            with receiver(delay) as url:
-                ours, raw = self._rate(url), asyncio.run(_raw_rate(url))
-            what = f"{SMALL} small files, receiver at {delay} ms"
-            yield what, f"{ours:.0f} /s", f"≥ {goal} /s", f"aiohttp alone, {LANES} lanes: {raw:.0f} /s"
-        with receiver(0) as url:
-            seconds = self._until_synced(lambda: self._watches(url, apps=APPS, repositories=1))
-            yield f"{APPS} apps, one small repository, {WORKERS} workers", f"{seconds:.1f} s", "≤ 3 s", ""
-            seconds = self._until_synced(lambda: self._watches(url, apps=1, repositories=REPOSITORIES))
-            yield f"{REPOSITORIES} repositories × 1 app, {WORKERS} workers", f"{seconds:.1f} s", "≤ 2 s", ""
-            yield f"memory of the job, {LARGE} files", f"{self._peak_memory(url):.0f} MB", "≤ 120 MB", ""
+    def rate(self, url: str) -> float:
+        watch_id = self._snapshotted(url, SMALL)
+        started = time.perf_counter()
+        deliver(watch_id)
+        return SMALL / (time.perf_counter() - started)
 
-    def _repository(self, files: int) -> Any:
-        self._number += 1
-        repository = self._host.create(f"bench/repository-{self._number}")
-        repository.commit({f"folder-{n % 50}/file-{n}.md": f"# File {n}\n" + "text " * 100 for n in range(files)})
-        return repository
+    def peak_memory(self, url: str) -> float:
+        script = _MEASURE.format(watch=self._snapshotted(url, LARGE))
+        result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(result.stdout) / 1024
 
-    def _watch(self, url: str, repository: Any) -> Any:
+    def until_synced(self, url: str, *, apps: int, repositories: int) -> tuple[float, str]:
+        """From the moment when all have watched, with idle workers; and what as many empty jobs cost."""
+        from repositories import queue, services
+        from repositories.models import Repository
+
+        queue.connection().flushall()
+        with _workers():
+            idle = _time_of_empty_jobs(apps * repositories + repositories)
+            watches = [self._watch(url, 10, apps) for _ in range(repositories)]
+            ids = [pk for pks in watches for pk in pks]
+            started = time.perf_counter()
+            for repository in Repository.objects.filter(watches__in=ids).distinct():
+                services.request_snapshot(repository)
+            _wait(lambda: _synced(ids) == len(ids))
+            return time.perf_counter() - started, f"as many empty jobs: {idle:.1f} s"
+
+    def _snapshotted(self, url: str, files: int) -> int:
+        """A watch whose repository has been looked at, and nothing delivered."""
+        from repositories import queue
+        from repositories.models import Watch
+        from snapshots import services
+
+        (watch_id,) = self._watch(url, files, 1)
+        services.take_snapshot(Watch.objects.get(pk=watch_id).repository_id, job_id="bench")
+        queue.connection().flushall()
+        return watch_id
+
+    def _watch(self, url: str, files: int, apps: int) -> list[int]:
+        """Watches of one new repository, not yet asked for."""
+        from django.db import transaction
+
         from repositories import services
         from repositories.models import App
 
-        credentials = services.onboard(f"app {url}", url)
-        app = App.objects.get(public_id=credentials.app_id)
-        return services.watch(app, repository.url)
+        remote = self._repository(files)
+        made = []
+        for _ in range(apps):
+            app = App.objects.get(public_id=services.onboard("bench", url).app_id)
+            with transaction.atomic():
+                made.append(services.watch(app, remote.url).pk)
+                transaction.get_connection().run_on_commit.clear()
+        return made
 
-    def _snapshot(self, watch: Any) -> None:
-        from repositories import queue
-        from snapshots import services
-
-        services.take_snapshot(watch.repository_id, job_id="bench")
-        queue.connection().flushall()
-
-    def _rate(self, url: str) -> float:
-        watch = self._watch(url, self._repository(SMALL))
-        self._snapshot(watch)
-        started = time.perf_counter()
-        _deliver(watch.pk)
-        return SMALL / (time.perf_counter() - started)
-
-    def _peak_memory(self, url: str) -> float:
-        """Of a forked process that does nothing but the job, as the worker's work horse does."""
-        from django.db import connections
-
-        watch = self._watch(url, self._repository(LARGE))
-        connections.close_all()
-        command = [sys.executable, "-c", _MEASURE.format(repository=watch.repository_id, watch=watch.pk)]
-        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout) / 1024
-
-    def _watches(self, url: str, *, apps: int, repositories: int) -> list[int]:
-        remotes = [self._repository(10) for _ in range(repositories)]
-        return [self._watch(url, remote).pk for remote in remotes for _ in range(apps)]
-
-    def _until_synced(self, watch_all: Callable[[], list[int]]) -> float:
-        """From the moment when the jobs are queued and idle workers look at them."""
-        from django_rq import get_queue
-        from repositories import queue
-
-        queue.connection().flushall()
-        with _workers() as names:
-            _wait(lambda: len(queue.connection().smembers("rq:workers")) >= WORKERS)
-            watches = watch_all()
-            started = time.perf_counter()
-            _wait(lambda: _synced(watches) == len(watches))
-            return time.perf_counter() - started
+    def _repository(self, files: int) -> HostedRepository:
+        self._made += 1
+        repository = self._host.create(f"bench/repository-{self._made}")
+        repository.commit({f"folder-{n % 50}/file-{n}.md": f"# File {n}\n" + "text " * 100 for n in range(files)})
+        return repository
 
 
-_MEASURE = """
-import os, resource, django
-django.setup()
-from repositories import queue
-from snapshots import services
-from benchmarks.delivery import _deliver
-if os.fork() == 0:
-    services.take_snapshot({repository}, job_id="bench")
-    queue.connection().flushall()
-    os._exit(0)
-os.wait()
-if os.fork() == 0:
-    _deliver({watch})
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
-    os._exit(0)
-os.wait()
-"""
-
-
-def _deliver(watch_id: int) -> None:
+def deliver(watch_id: int) -> None:
     from repositories.models import Watch
     from snapshots import delivery
 
     while delivery.deliver(watch_id, job_id="bench") is not None:
         pass
-    assert Watch.objects.get(pk=watch_id).status == "synced"  # noqa: S101  a benchmark of a failure is none
+    assert Watch.objects.get(pk=watch_id).status == "synced"  # noqa: S101  a failure is no measurement
 
 
-async def _raw_rate(url: str) -> float:
-    async def lane(session: aiohttp.ClientSession, count: int) -> None:
-        for _ in range(count):
+async def raw_rate(url: str) -> float:
+    async def lane(session: aiohttp.ClientSession) -> None:
+        for _ in range(SMALL // LANES):
             async with session.post(f"{url}/create", data=BODY) as response:
                 await response.read()
 
-    connector = aiohttp.TCPConnector(limit=LANES)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=LANES)) as session:
         started = time.perf_counter()
-        await asyncio.gather(*(lane(session, SMALL // LANES) for _ in range(LANES)))
+        await asyncio.gather(*(lane(session) for _ in range(LANES)))
         return SMALL / (time.perf_counter() - started)
+
+
+@contextmanager
+def _workers() -> Iterator[None]:
+    from repositories import queue
+
+    with ExitStack() as stack:
+        for _ in range(WORKERS):
+            stack.enter_context(_process("manage.py", "rqworker", "snapshots", "deliveries"))
+        _wait(lambda: int(queue.connection().scard("rq:workers")) >= WORKERS)
+        yield
+
+
+def _time_of_empty_jobs(count: int) -> float:
+    """What the queue itself costs: each job is a forked process."""
+    from repositories import queue
+
+    started = time.perf_counter()
+    for number in range(count):
+        queue.enqueue(queue.DELIVERIES, "builtins.abs", number, job_id=f"empty-{number}", timeout=60)
+    _wait(lambda: not any(queue.is_alive(f"empty-{number}") for number in range(count)))
+    return time.perf_counter() - started
+
+
+def _synced(watch_ids: list[int]) -> int:
+    from repositories.models import Watch
+
+    return Watch.objects.filter(pk__in=watch_ids, status="synced").count()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {PATIENCE} s")
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
