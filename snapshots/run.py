@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import attrgetter
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -20,6 +21,7 @@ from repositories.clones import Blobs
 from repositories.errors import CloneDamaged, DocoraError
 from repositories.models import Watch
 from repositories.repo_lock import HeldLock
+from snapshots import rows
 from snapshots.changes import Change, Event, changes_for
 from snapshots.models import Delivered, Delivery, Parked, Snapshot
 from snapshots.payloads import Bodies
@@ -247,10 +249,10 @@ class Run:
 
     def _is_current(self) -> bool:
         """Reads the row under its lock, so that nobody unwatches or asks for a resync in between."""
-        rows = Watch.objects.filter(pk=self._watch.pk)
+        watches = Watch.objects.filter(pk=self._watch.pk)
         if connection.in_atomic_block:
-            rows = rows.select_for_update()
-        generation = rows.values_list("generation", flat=True).first()
+            watches = watches.select_for_update()
+        generation = watches.values_list("generation", flat=True).first()
         if generation is None:
             raise WatchGone
         return generation == self._watch.generation
@@ -273,44 +275,39 @@ def _message(watch: Watch, change: Change, body: bytes, *, piece: bool = False) 
 
 
 def _acknowledge(watch: Watch, changes: list[Change]) -> None:
+    deleted = [change.file_id for change in changes if change.event is Event.DELETE]
+    kept = [change for change in changes if change.event is not Event.DELETE]
     Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
-    Delivered.objects.filter(
-        watch=watch, file__in=[change.file_id for change in changes if change.event is Event.DELETE]
-    ).delete()
-    Delivered.objects.bulk_create(
-        [
-            Delivered(watch=watch, file_id=change.file_id, sha256=change.sha256)
-            for change in changes
-            if change.event is not Event.DELETE
-        ],
-        update_conflicts=True,
-        unique_fields=["watch", "file"],
-        update_fields=["sha256", "delivered_at", "again"],
+    if deleted:
+        Delivered.objects.filter(watch=watch, file__in=deleted).delete()
+    now = rows.now()
+    rows.insert(
+        Delivered,
+        ("watch", "file", "sha256", "delivered_at", "again"),
+        [(watch.pk, change.file_id, change.sha256, now, "") for change in kept],
+        instead_of=("watch", "file"),
     )
 
 
+_LOGGED = (
+    *("watch", "message_id", "event", "path", "sha256", "commit_sha", "manual", "attempted_at"),
+    *("status", "milliseconds", "error_class", "error", "answer"),
+)
+
+
 def _log(watch: Watch, snapshot: Snapshot, outcomes: list[_Outcome]) -> None:
-    Delivery.objects.bulk_create(_attempt(watch, snapshot, outcome) for outcome in outcomes)
+    now = rows.now()
+    rows.insert(Delivery, _LOGGED, [(watch.pk, *_attempt(outcome, snapshot, now)) for outcome in outcomes])
+
+
+def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
+    message, change, answer = outcome.message, outcome.message.change, outcome.answer
+    return (
+        *(message.id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
+        *(change.manual, now, answer.status, answer.milliseconds, answer.error_class, answer.error, answer.text),
+    )
 
 
 def _parked(watch: Watch, outcome: _Outcome) -> Parked:
     change = outcome.message.change
     return Parked(watch=watch, file_id=change.file_id, sha256=change.sha256, reason=outcome.answer.error)
-
-
-def _attempt(watch: Watch, snapshot: Snapshot, outcome: _Outcome) -> Delivery:
-    change, answer = outcome.message.change, outcome.answer
-    return Delivery(
-        watch=watch,
-        message_id=outcome.message.id,
-        event=change.event,
-        path=change.path.text,
-        sha256=change.sha256.hex(),
-        commit_sha=snapshot.commit_sha,
-        status=answer.status,
-        milliseconds=answer.milliseconds,
-        error_class=answer.error_class,
-        error=answer.error,
-        answer=answer.text,
-        manual=change.manual,
-    )
