@@ -70,7 +70,10 @@ def _contents(watch: Watch, sequence: int, event: Event) -> Iterator[Change]:
     rows = rows.filter(~Exists(parked), since__gt=watch.synced_sequence)
     rows = rows.filter(had=None) if event is Event.CREATE else rows.exclude(had=None).exclude(had=F("sha256"))
     columns = ("file_id", "sha256", "file__path", "file__raw_path", "blob", "size", "since", "had")
+    selection = watch.selection
     for file_id, sha256, path, raw, blob, size, since, previous in _pages(rows.values_list(*columns)):
+        if not selection.takes(path, size):
+            continue
         yield Change(
             event=event,
             file_id=file_id,
