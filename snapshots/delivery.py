@@ -55,7 +55,7 @@ def deliver(watch_id: int, *, job_id: str) -> float | None:
             return _deliver_newest(watch)
     except LockTimeoutError:
         return None
-    except WatchGone:
+    except (WatchGone, Watch.DoesNotExist):
         log.info("Stopped telling %s about %s: it is not watched any more", watch.app, watch.repository)
         return None
 
