@@ -188,6 +188,19 @@ TRUSTED_NETWORKS: tuple[Network, ...] = _list(
     "private networks that git and webhooks may dial all the same, also over plain http",
     shown="",
 )
+TRUSTED_PROXIES: tuple[Network, ...] = _list(
+    "DOCORA_TRUSTED_PROXIES",
+    "networks such as 10.1.0.0/16",
+    ipaddress.ip_network,
+    (),
+    "proxies in front of Docora whose X-Forwarded-For is believed; from anybody else it is ignored",
+    shown="",
+)
+APP_RATE = _integer("DOCORA_APP_RATE", 1200, "API requests per minute that one app may make; 0: any number", least=0)
+ADDRESS_RATE = _integer(
+    "DOCORA_ADDRESS_RATE", 3000, "API requests per minute from one address (IPv6: one /64); 0: any number", least=0
+)
+MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",
     "host names, with :port if it is not the usual one",

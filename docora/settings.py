@@ -29,6 +29,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "docora.gate.ApiGate",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -146,6 +147,10 @@ ENCRYPTION_KEYS = list(env.ENCRYPTION_KEYS) or [
     read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode())
 ]
 TRUSTED_NETWORKS = env.TRUSTED_NETWORKS
+TRUSTED_PROXIES = env.TRUSTED_PROXIES
+APP_RATE = env.APP_RATE
+ADDRESS_RATE = env.ADDRESS_RATE
+MAX_BODY_BYTES = env.MAX_BODY_BYTES
 GIT_HOSTS = env.GIT_HOSTS
 GIT_TIMEOUT = env.GIT_TIMEOUT
 GIT_ASK_TIMEOUT = env.GIT_ASK_TIMEOUT

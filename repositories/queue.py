@@ -53,6 +53,11 @@ def hurry(queue: str, job_id: str) -> None:
                 target.enqueue_job(Job.fetch(name, connection=connection(), serializer=JSONSerializer))
 
 
+def drop(job_id: str) -> None:
+    """Take back a job that is waiting, once the transaction is committed; one that is running ends by itself."""
+    transaction.on_commit(partial(_drop, job_id), robust=True)
+
+
 def is_alive(job_id: str) -> bool:
     """Whether a job, or the round behind it, is waiting or running."""
     return any(_status(name) in _WAITING | _RUNNING for name in _rounds(job_id))
@@ -61,6 +66,12 @@ def is_alive(job_id: str) -> bool:
 def _rounds(job_id: str) -> Iterator[str]:
     yield job_id
     yield f"{job_id}-again"
+
+
+def _drop(job_id: str) -> None:
+    for name in _rounds(job_id):
+        if _status(name) in _WAITING:
+            _forget(name)
 
 
 def _push(queue: str, function: str, argument: Any, job_id: str, timeout: float) -> None:
