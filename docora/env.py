@@ -188,6 +188,19 @@ TRUSTED_NETWORKS: tuple[Network, ...] = _list(
     "private networks that git and webhooks may dial all the same, also over plain http",
     shown="",
 )
+TRUSTED_PROXIES: tuple[Network, ...] = _list(
+    "DOCORA_TRUSTED_PROXIES",
+    "networks such as 10.1.0.0/16",
+    ipaddress.ip_network,
+    (),
+    "proxies in front of Docora whose X-Forwarded-For is believed; from anybody else it is ignored",
+    shown="",
+)
+APP_RATE = _integer("DOCORA_APP_RATE", 1200, "API requests per minute that one app may make; 0: any number", least=0)
+ADDRESS_RATE = _integer(
+    "DOCORA_ADDRESS_RATE", 3000, "API requests per minute from one address (IPv6: one /64); 0: any number", least=0
+)
+MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",
     "host names, with :port if it is not the usual one",
@@ -201,6 +214,9 @@ SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the sc
 RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at one repository")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
+SLOW_DELIVERY_CONCURRENCY = _integer(
+    "SLOW_DELIVERY_CONCURRENCY", 1, "workers for endpoints that hang, which `manage.py up` starts beside the others"
+)
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
 STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
@@ -224,6 +240,12 @@ ACCESS_PROOF_AGE = _seconds(
 )
 WEBHOOK_TIMEOUT = _seconds("DOCORA_WEBHOOK_TIMEOUT", 30, "longest time that one webhook may take")
 NOTICE_TIMEOUT = _seconds("DOCORA_NOTICE_TIMEOUT", 10, "longest time that one sync_failed notice may take")
+SLOW_AFTER = _seconds(
+    "DOCORA_SLOW_AFTER", 4, "an endpoint that takes longer to answer moves to the slow lane, until it answers in time"
+)
+ENDPOINT_PATIENCE_DAYS = _integer(
+    "DOCORA_ENDPOINT_PATIENCE_DAYS", 5, "days after which an endpoint that accepts nothing is disabled"
+)
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
     "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0
@@ -232,3 +254,9 @@ BINARY_CHUNK_SIZE_BYTES = _bytes("BINARY_CHUNK_SIZE_BYTES", 524288, "characters 
 TEXT_CHUNK_THRESHOLD_BYTES = _bytes(
     "TEXT_CHUNK_THRESHOLD_BYTES", 8388608, "a larger text file is sent in pieces, like a binary", least=0
 )
+EMAIL_HOST = _text("EMAIL_HOST", "", "the SMTP server for e-mails to the contacts of apps; empty: none are sent")
+EMAIL_PORT = _integer("EMAIL_PORT", 25, "its port", most=65535)
+EMAIL_USE_TLS = _boolean("EMAIL_USE_TLS", False, "encrypt the connection to it with STARTTLS")
+EMAIL_HOST_USER = _text("EMAIL_HOST_USER", "", "the name to sign in with there")
+EMAIL_HOST_PASSWORD = _secret("EMAIL_HOST_PASSWORD", "the password to sign in with there", shown="")
+EMAIL_FROM = _text("DOCORA_EMAIL_FROM", "docora@localhost", "the sender of these e-mails")

@@ -1,20 +1,37 @@
-"""The client app's door: watch, unwatch, change the token."""
+"""The client app's door: watch, unwatch, change the token; and what all doors of the API share."""
 
 from datetime import datetime
+from typing import Annotated, Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Query, Router, Schema, Status
 from ninja.security import HttpBearer
+from pydantic import AfterValidator, model_validator
 
-from repositories import services
+from repositories import rate_limit, services
 from repositories.models import App, Watch
+from repositories.refs import LONGEST_NAME, check_ref_name
+from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
 
 router = Router(tags=["repositories"])
 
 
 class BearerToken(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> App | None:
-        return App.with_bearer(token)
+        app = App.with_bearer(token)
+        if app:
+            rate_limit.spend_for_app(app)
+        return app
+
+
+def app_of(request: HttpRequest) -> App:
+    app: App = request.auth  # type: ignore[attr-defined]
+    return app
+
+
+class FieldProblem(Schema):
+    field: str
+    message: str
 
 
 class Problem(Schema):
@@ -24,16 +41,48 @@ class Problem(Schema):
     title: str
     status: int
     detail: str
-    error: str
-    code: str
+    error: str = Field(description="The same as `detail`.")
+    code: str = Field(description="For machines; does not change.")
+    errors: list[FieldProblem] = Field([], description="What is wrong with which field.")
 
+
+# The OpenAPI document adds what every call may answer: see docora.openapi.
+UNKNOWN = {404: Problem}
+REFUSED = {404: Problem, 422: Problem}
+REMOTE = {502: Problem, 503: Problem}
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of one page.")]
+Cursor = Annotated[
+    str, Query(max_length=500, description="`next_cursor` of the page before; nothing: from the beginning.")
+]
 
 _TOKEN = Field("", max_length=2000, pattern=r"^[!-~]*$", description="A token that may read the repository.")
+Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]
+Globs = Annotated[list[Glob], Field(max_length=MOST_GLOBS)]
+RefName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(check_ref_name)]
+Url = Annotated[str, Field(max_length=2000, examples=["https://github.com/owner/name"])]
 
 
 class WatchRequest(Schema):
-    github_url: str = Field(max_length=2000, examples=["https://github.com/owner/name"])
+    github_url: Url
     github_token: str | None = _TOKEN
+    branch: RefName | None = Field(None, description="A branch or tag; nothing: the remote's default branch.")
+    include: Globs = Field([], description="Only files that match one of these, such as `docs/**/*.md`.")
+    exclude: Globs = Field([], description="No files that match one of these.")
+    max_file_size: int | None = Field(None, ge=1, le=2**53, description="Larger files are left out (bytes).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_alias(cls, body: Any) -> Any:
+        """`url` says the same as `github_url`, which older clients send for any host."""
+        data = getattr(body, "_obj", body)
+        if isinstance(data, dict) and "github_url" not in data and "url" in data:
+            return {**data, "github_url": data["url"]}
+        return body
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
 
 
 class TokenRequest(Schema):
@@ -50,45 +99,50 @@ class WatchedRepository(Schema):
 
     @classmethod
     def of(cls, watch: Watch) -> "WatchedRepository":
-        repository = watch.repository
-        return cls(
-            repository_id=repository.public_id,
-            github_url=repository.url,
-            owner=repository.owner,
-            name=repository.name,
-            is_private=repository.is_private,
-            created_at=watch.created_at,
-        )
+        return cls(**identity(watch))
+
+
+def identity(watch: Watch) -> dict[str, Any]:
+    repository = watch.repository
+    return {
+        "repository_id": repository.public_id,
+        "github_url": repository.url,
+        "owner": repository.owner,
+        "name": repository.name,
+        "is_private": repository.is_private,
+        "created_at": watch.created_at,
+    }
 
 
 class Message(Schema):
     message: str
 
 
-_ERRORS = {401: Problem, 404: Problem, 422: Problem, 503: Problem}
-
-
-@router.post("/repositories", response={201: WatchedRepository, **_ERRORS})
+@router.post("/repositories", response={201: WatchedRepository, **REFUSED, **REMOTE})
 def watch(request: HttpRequest, body: WatchRequest) -> Status[WatchedRepository]:
-    """Watch a repository. Every file of it is delivered to the app's webhook, then every change."""
-    made = services.watch(_app(request), body.github_url, token=body.github_token or "")
+    """Watch a repository. Every file of it is delivered to the app's webhook, then every change.
+
+    Watching again what is watched already starts over, with the options that are given now.
+    """
+    made = services.watch(
+        app_of(request),
+        body.github_url,
+        token=body.github_token or "",
+        ref=body.branch or "",
+        selection=body.selection,
+    )
     return Status(201, WatchedRepository.of(made))
 
 
-@router.delete("/repositories/{repository_id}", response={204: None, 401: Problem, 404: Problem})
+@router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})
 def unwatch(request: HttpRequest, repository_id: str) -> Status[None]:
     """Stop watching. Nothing more is delivered, and what was delivered is forgotten."""
-    services.unwatch(_app(request), repository_id)
+    services.unwatch(app_of(request), repository_id)
     return Status(204, None)
 
 
-@router.patch("/repositories/{repository_id}/token", response={200: Message, **_ERRORS})
+@router.patch("/repositories/{repository_id}/token", response={200: Message, **REFUSED, **REMOTE})
 def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -> Message:
     """Use another token from now on. What was delivered stays delivered."""
-    services.change_token(_app(request), repository_id, body.github_token)
+    services.change_token(app_of(request), repository_id, body.github_token)
     return Message(message="Token updated successfully")
-
-
-def _app(request: HttpRequest) -> App:
-    app: App = request.auth  # type: ignore[attr-defined]
-    return app

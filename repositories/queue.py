@@ -19,6 +19,9 @@ log = logging.getLogger("docora.queue")
 
 SNAPSHOTS = "snapshots"
 DELIVERIES = "deliveries"
+# Endpoints that hang wait here, so that they never hold a worker of the others.
+SLOW_DELIVERIES = "deliveries-slow"
+ALL = (SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
 _WAITING = {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.DEFERRED, JobStatus.CREATED}
 _RUNNING = {JobStatus.STARTED}
 
@@ -40,6 +43,21 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
     transaction.on_commit(push, robust=True)
 
 
+def hurry(queue: str, job_id: str) -> None:
+    """Let a job that waits for a later time run now."""
+    target = Queue(queue, connection=connection(), serializer=JSONSerializer)
+    for name in _rounds(job_id):
+        # Who takes it off the list of later jobs is the one to queue it.
+        if connection().zrem(target.scheduled_job_registry.key, name):
+            with suppress(NoSuchJobError):
+                target.enqueue_job(Job.fetch(name, connection=connection(), serializer=JSONSerializer))
+
+
+def drop(job_id: str) -> None:
+    """Take back a job that is waiting, once the transaction is committed; one that is running ends by itself."""
+    transaction.on_commit(partial(_drop, job_id), robust=True)
+
+
 def is_alive(job_id: str) -> bool:
     """Whether a job, or the round behind it, is waiting or running."""
     return any(_status(name) in _WAITING | _RUNNING for name in _rounds(job_id))
@@ -48,6 +66,12 @@ def is_alive(job_id: str) -> bool:
 def _rounds(job_id: str) -> Iterator[str]:
     yield job_id
     yield f"{job_id}-again"
+
+
+def _drop(job_id: str) -> None:
+    for name in _rounds(job_id):
+        if _status(name) in _WAITING:
+            _forget(name)
 
 
 def _push(queue: str, function: str, argument: Any, job_id: str, timeout: float) -> None:

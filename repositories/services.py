@@ -1,20 +1,28 @@
 """What can be done with apps and watches: onboard, watch, unwatch, and the locked delete behind it."""
 
 import logging
+import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
 from repositories.errors import AccessDenied, DocoraError
-from repositories.models import App, Repository, Watch, hash_of
+from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
+from repositories.selection import EVERYTHING, Selection
 
 log = logging.getLogger("docora.repositories")
+
+_PUBLIC_ID = re.compile(r"repo_[0-9a-f]{24}")
 
 
 class NotWatched(DocoraError):
@@ -26,6 +34,13 @@ class NotWatched(DocoraError):
 
 class TokenRefused(DocoraError):
     code = "token-refused"
+
+
+class AppGone(DocoraError):
+    code = "app-gone"
+
+    def __init__(self) -> None:
+        super().__init__("The app has been deleted.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +67,51 @@ def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) 
     return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
 
 
-def watch(app: App, url: str, *, token: str = "", ref: str = "") -> Watch:
+def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
+    """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
+
+    Returns the new key. Rotating again during an overlap forgets the oldest key.
+    """
+    new_key = webhook_key or secrets.token_urlsafe(32)
+    with transaction.atomic():
+        row = App.objects.select_for_update().get(pk=app.pk)
+        row.previous_webhook_key, row.webhook_key = row.webhook_key, new_key
+        row.previous_key_until = timezone.now() + overlap
+        row.full_clean()
+        row.save(update_fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    app.refresh_from_db(fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    return new_key
+
+
+def disable_app(app: App, reason: str) -> None:
+    """Send nothing more to the endpoint, at once, and write to the app's contact."""
+    with transaction.atomic():
+        rows = App.objects.filter(pk=app.pk, disabled_at=None)
+        if not rows.update(disabled_at=timezone.now(), disabled_reason=reason[:300]):
+            return
+        app.watches.update(
+            status=WatchStatus.FAILED,
+            last_error_code="endpoint-disabled",
+            last_error=reason,
+            generation=F("generation") + 1,
+        )
+        _enqueue_for(app, "snapshots.jobs.mail_disabled")
+    app.refresh_from_db(fields=["disabled_at", "disabled_reason"])
+    log.warning("Disabled the endpoint of %s: %s", app, reason)
+
+
+def enable_app(app: App) -> None:
+    """Send again: everything that the app has missed, found by a fresh comparison."""
+    healthy = {"disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None}
+    with transaction.atomic():
+        App.objects.filter(pk=app.pk).update(**healthy)
+        app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
+        _enqueue_for(app, "snapshots.jobs.resume_app")
+    app.refresh_from_db(fields=list(healthy))
+    log.info("Enabled the endpoint of %s", app)
+
+
+def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
     """Watch a repository that this token can read now; watching it again starts over.
 
     The old watch is replaced in one transaction, so a failure on the way leaves it as it was.
@@ -61,24 +120,33 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "") -> Watch:
     clones.look(clones.Remote(url=remote, token=token), ref)
     is_private = bool(token) and _is_private(remote, ref)
     with transaction.atomic():
+        if not _lock(app):
+            raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
-        repository.watches.filter(app=app).delete()
-        made = Watch.objects.create(app=app, repository=repository, token=token, access_proven_at=timezone.now())
+        _forget(repository.watches.filter(app=app))
+        made = Watch.objects.create(
+            app=app,
+            repository=repository,
+            token=token,
+            include=selection.include,
+            exclude=selection.exclude,
+            max_file_size=selection.max_file_size,
+            access_proven_at=timezone.now(),
+        )
         request_snapshot(repository)
     return made
 
 
 def change_token(app: App, repository_id: str, token: str) -> None:
     """Use another token from now on; what was delivered stays delivered."""
-    watch = _watch_of(app, repository_id)
-    repository = watch.repository
+    repository = watch_of(app, repository_id).repository
     try:
         clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
     except AccessDenied as error:
         raise TokenRefused(f"The new token cannot read the repository: {error}") from None
-    with transaction.atomic():
-        changed = Watch.objects.filter(pk=watch.pk).update(token=token, access_proven_at=timezone.now(), **Watch.FRESH)
-        if not changed:
+    with _locked(repository_id) as repository:
+        watches = repository.watches.filter(app=app)
+        if not watches.update(token=token, access_proven_at=timezone.now(), **Watch.FRESH):
             raise NotWatched
         Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
         request_snapshot(repository)
@@ -86,9 +154,43 @@ def change_token(app: App, repository_id: str, token: str) -> None:
 
 def unwatch(app: App, repository_id: str) -> None:
     """Forget the watch and all that was delivered for it; the last watch takes clone and repository with it."""
+    with _locked(repository_id) as repository:
+        if not _forget(repository.watches.filter(app=app)):
+            raise NotWatched
+        _drop_if_unwatched(repository)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What goes with an app."""
+
+    watches: int
+    orphans: tuple[str, ...]
+    files: int
+
+
+def impact_of_deleting(app: App) -> Impact:
+    """Look before `delete_app`: its watches, the repositories that nobody else watches, the files delivered."""
+    others = Watch.objects.exclude(app=app).filter(repository=OuterRef("pk"))
+    orphans = Repository.objects.filter(~Exists(others), watches__app=app)
+    totals = app.watches.aggregate(watches=Count("pk", distinct=True), files=Count("delivered"))
+    return Impact(**totals, orphans=tuple(sorted(map(str, orphans))))
+
+
+def delete_app(app: App) -> None:
+    """Delete the app with its watches, and the repositories that nobody else watches, in one transaction.
+
+    Repositories are locked in one order, so two deletions cannot wait for each other. Their clones are
+    purged one by one: a busy one holds back no other, and no two locks are ever held together.
+    """
     with transaction.atomic():
-        _watch_of(app, repository_id).delete()
-        _drop_if_unwatched(repository_id)
+        _lock(app)
+        watched = Repository.objects.filter(watches__app=app).order_by("clone_key", "ref")
+        for public_id in watched.values_list("public_id", flat=True):
+            with suppress(NotWatched):
+                unwatch(app, public_id)
+        app.delete()
+    log.info("Deleted the app %s", app)
 
 
 def purge_clone(clone_key: str, *, job_id: str) -> bool:
@@ -113,6 +215,11 @@ def request_snapshot(repository: Repository) -> None:
     )
 
 
+def _enqueue_for(app: App, function: str) -> None:
+    name = function.rpartition(".")[2].replace("_", "-")
+    queue.enqueue(queue.DELIVERIES, function, app.pk, job_id=f"{name}-{app.pk}", timeout=60)
+
+
 def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
     repository, made = Repository.objects.select_for_update().get_or_create(
         clone_key=remote.clone_key,
@@ -133,23 +240,56 @@ def _is_private(remote: RemoteUrl, ref: str) -> bool:
     return False
 
 
-def _watch_of(app: App, repository_id: str) -> Watch:
+def watch_of(app: App, repository_id: str) -> Watch:
+    """This app's watch of that repository; another app's is as unknown as one that never was."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
     try:
-        return Watch.objects.select_related("repository").get(app=app, repository__public_id=repository_id)
+        return Watch.objects.select_related("app", "repository").get(app=app, repository__public_id=repository_id)
     except Watch.DoesNotExist:
         raise NotWatched from None
 
 
-def _drop_if_unwatched(repository_id: str) -> None:
-    repository = Repository.objects.select_for_update().get(public_id=repository_id)
+def _lock(app: App) -> bool:
+    """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
+    return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
+
+
+@contextmanager
+def _locked(repository_id: str) -> Iterator[Repository]:
+    """A transaction that holds the repository's row, always before any of its watches' rows."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
+    with transaction.atomic():
+        repository = Repository.objects.select_for_update().filter(public_id=repository_id).first()
+        if repository is None:
+            raise NotWatched
+        yield repository
+
+
+def _forget(watches: QuerySet[Watch]) -> int:
+    """Delete at most one watch with all that hangs on it; returns how many there were.
+
+    Its row is locked first: a delivery run writes under that lock, so it either comes before or finds nothing.
+    """
+    ids = list(watches.select_for_update().values_list("pk", flat=True))
+    Watch.objects.filter(pk__in=ids).delete()
+    for watch_id in ids:
+        queue.drop(f"deliver-{watch_id}")
+    return len(ids)
+
+
+def _drop_if_unwatched(repository: Repository) -> None:
     if repository.watches.exists():
         return
+    queue.drop(f"snapshot-{repository.pk}")
+    purge_job = f"purge-{repository.pk}"
     repository.delete()
     if not Repository.objects.filter(clone_key=repository.clone_key).exists():
         queue.enqueue(
             queue.SNAPSHOTS,
             "snapshots.jobs.purge_clone",
             repository.clone_key,
-            job_id=f"purge-{repository.pk}",
+            job_id=purge_job,
             timeout=settings.GIT_TIMEOUT,
         )

@@ -15,6 +15,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import queue, repo_lock, services
 from repositories.models import App
+from tests.api import Api
 from tests.worker import run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -125,6 +126,16 @@ def _onboarded(name: str, receiver: Receiver) -> App:
     credentials = services.onboard(name, receiver.url, webhook_key=receiver.webhook_keys[0])
     receiver.app_id = credentials.app_id
     return App.objects.get(public_id=credentials.app_id)
+
+
+@pytest.fixture
+def alice_api(db: None, alice: Receiver) -> Api:
+    return Api(services.onboard("Alice's search", alice.url, webhook_key=alice.webhook_keys[0]).bearer_token)
+
+
+@pytest.fixture
+def bob_api(db: None, bob: Receiver) -> Api:
+    return Api(services.onboard("Bob's wiki", bob.url, webhook_key=bob.webhook_keys[0]).bearer_token)
 
 
 @pytest.fixture
