@@ -215,6 +215,9 @@ RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at o
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
+WEB_THREADS = _integer(
+    "DOCORA_WEB_THREADS", 16, "requests that one web process answers at a time; half of them may be waiting for changes"
+)
 STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
 )
@@ -238,6 +241,7 @@ ACCESS_PROOF_AGE = _seconds(
 WEBHOOK_TIMEOUT = _seconds("DOCORA_WEBHOOK_TIMEOUT", 30, "longest time that one webhook may take")
 NOTICE_TIMEOUT = _seconds("DOCORA_NOTICE_TIMEOUT", 10, "longest time that one sync_failed notice may take")
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
+HISTORY_DAYS = _integer("DOCORA_HISTORY_DAYS", 30, "days for which the change feed can be read back")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
     "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0
 )

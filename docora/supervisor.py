@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from docora import interrupted, processes, valkey
 from docora.children import Child, Program
-from docora.env import BASE_DIR
+from docora.env import BASE_DIR, WEB_THREADS
 from docora.preflight import StartError
 from docora.signals import StopRequests
 
@@ -248,7 +248,8 @@ class Supervisor:
         ]
         # Imported once and then forked: half the time to start, and less memory.
         words += ["--preload"]
-        words += ["--bind", f"fd://{handle}", "--workers", str(self._plan.web_processes), "--threads", "4"]
+        words += ["--bind", f"fd://{handle}", "--workers", str(self._plan.web_processes)]
+        words += ["--threads", str(WEB_THREADS)]
         words += ["--graceful-timeout", str(int(self._plan.stop_grace))]
         return Program("web", lambda _mark: words, inherits=(handle,))
 
