@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
@@ -32,8 +33,8 @@ demo: $(VENV)/.runtime ## the whole story in a terminal, by itself, in under a m
 	@$(BIN)/python manage.py demo
 
 test: $(VENV)/.dev ## the whole test suite, on SQLite and on PostgreSQL
-	$(BIN)/python -m pytest --database=sqlite
-	$(BIN)/python -m pytest --database=postgresql
+	TEST_DATABASE=sqlite $(PYTEST)
+	TEST_DATABASE=postgresql $(PYTEST)
 
 check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements
 	$(BIN)/ruff check .
@@ -46,6 +47,11 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@$(COMPILE) --group dev -c $(VENV)/requirements.txt -o $(VENV)/requirements-dev.txt
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
+
+bench: bench-lock ## every benchmark, each beside a named reference in the same run
+
+bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
+	@$(BIN)/python -m benchmarks.lock
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

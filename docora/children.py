@@ -1,5 +1,6 @@
 """One child of the supervisor: how it is started, logged, and how long to wait before it is started again."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -97,7 +98,9 @@ class Child:
     def keep_log_bounded(self) -> None:
         """Keep one older log, by copying: the child goes on appending to the file that it has open."""
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
-            shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+            # A full disk is the moment to let go of logs, not to fall over them.
+            with contextlib.suppress(OSError):
+                shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
             os.truncate(self.log, 0)
 
 

@@ -214,6 +214,9 @@ SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the sc
 RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at one repository")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
+SLOW_DELIVERY_CONCURRENCY = _integer(
+    "SLOW_DELIVERY_CONCURRENCY", 1, "workers for endpoints that hang, which `manage.py up` starts beside the others"
+)
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
 WEB_THREADS = _integer(
     "DOCORA_WEB_THREADS", 16, "requests that one web process answers at a time; half of them may be waiting for changes"
@@ -240,6 +243,12 @@ ACCESS_PROOF_AGE = _seconds(
 )
 WEBHOOK_TIMEOUT = _seconds("DOCORA_WEBHOOK_TIMEOUT", 30, "longest time that one webhook may take")
 NOTICE_TIMEOUT = _seconds("DOCORA_NOTICE_TIMEOUT", 10, "longest time that one sync_failed notice may take")
+SLOW_AFTER = _seconds(
+    "DOCORA_SLOW_AFTER", 4, "an endpoint that takes longer to answer moves to the slow lane, until it answers in time"
+)
+ENDPOINT_PATIENCE_DAYS = _integer(
+    "DOCORA_ENDPOINT_PATIENCE_DAYS", 5, "days after which an endpoint that accepts nothing is disabled"
+)
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
 HISTORY_DAYS = _integer("DOCORA_HISTORY_DAYS", 30, "days for which the change feed can be read back")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
@@ -249,3 +258,9 @@ BINARY_CHUNK_SIZE_BYTES = _bytes("BINARY_CHUNK_SIZE_BYTES", 524288, "characters 
 TEXT_CHUNK_THRESHOLD_BYTES = _bytes(
     "TEXT_CHUNK_THRESHOLD_BYTES", 8388608, "a larger text file is sent in pieces, like a binary", least=0
 )
+EMAIL_HOST = _text("EMAIL_HOST", "", "the SMTP server for e-mails to the contacts of apps; empty: none are sent")
+EMAIL_PORT = _integer("EMAIL_PORT", 25, "its port", most=65535)
+EMAIL_USE_TLS = _boolean("EMAIL_USE_TLS", False, "encrypt the connection to it with STARTTLS")
+EMAIL_HOST_USER = _text("EMAIL_HOST_USER", "", "the name to sign in with there")
+EMAIL_HOST_PASSWORD = _secret("EMAIL_HOST_PASSWORD", "the password to sign in with there", shown="")
+EMAIL_FROM = _text("DOCORA_EMAIL_FROM", "docora@localhost", "the sender of these e-mails")

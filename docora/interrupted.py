@@ -13,7 +13,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from docora.processes import is_within
-from repositories.queue import DELIVERIES, SNAPSHOTS
+from repositories import queue as queues
 from repositories.repo_lock import lock_status, release_after_kill
 
 
@@ -25,7 +25,6 @@ def put_back(scope: str, connection: Redis) -> list[str]:
         for execution in _executions(queue)
         if is_within(execution.worker_name, scope) and _return(execution, queue)
     ]
-    _free_locks(returned)
     for worker in Worker.all(connection=connection):
         if is_within(worker.name, scope):
             worker.register_death()  # type: ignore[no-untyped-call]
@@ -49,7 +48,7 @@ def count_workers(queue_name: str, scope: str, connection: Redis) -> int:
 
 
 def _queues(connection: Redis) -> list[Queue]:
-    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in (DELIVERIES, SNAPSHOTS)]
+    return [Queue(name, connection=connection, serializer=JSONSerializer) for name in queues.ALL]
 
 
 def _executions(queue: Queue) -> Iterator[Execution]:
@@ -64,6 +63,7 @@ def _return(execution: Execution, queue: Queue) -> bool:
     job = queue.fetch_job(execution.job_id)
     if job is None:
         return False
+    _free_locks(job.id)
     with queue.connection.pipeline() as pipeline:
         _forget_the_start(job)
         queue.enqueue_job(job, pipeline=pipeline, at_front=True)  # first: it refuses a pipeline in use
@@ -73,11 +73,11 @@ def _return(execution: Execution, queue: Queue) -> bool:
     return True
 
 
-def _free_locks(job_ids: list[str]) -> None:
-    """Without this, the next run of each job would wait for the TTL of its own dead predecessor."""
+def _free_locks(job_id: str) -> None:
+    """Without this, the job's next run would wait for the TTL of its own dead predecessor."""
     for status in lock_status():
-        if status.holder.job_id in job_ids:
-            release_after_kill(status.holder.job_id, status.holder.pid)
+        if status.holder.job_id == job_id:
+            release_after_kill(job_id, status.holder.pid)
 
 
 def _return_taken(job_id: str, queue: Queue) -> bool:

@@ -110,7 +110,7 @@ if not env.REDIS_URL and len(str(REDIS_SOCKET)) > 100:
 # JSON, not pickle: who can write to Redis must not be able to run code in a worker.
 RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
-    for name in ("snapshots", "deliveries")
+    for name in ("snapshots", "deliveries", "deliveries-slow")
 }
 RQ = {"WORKER_CLASS": "docora.worker.Worker", "COMMIT_MODE": "on_db_commit"}
 
@@ -131,6 +131,15 @@ LOGGING = {
         "rq": {"level": "WARNING"},
     },
 }
+
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if env.EMAIL_HOST else 'dummy'}.EmailBackend"
+EMAIL_HOST = env.EMAIL_HOST
+EMAIL_PORT = env.EMAIL_PORT
+EMAIL_HOST_USER = env.EMAIL_HOST_USER
+EMAIL_HOST_PASSWORD = env.EMAIL_HOST_PASSWORD
+EMAIL_USE_TLS = env.EMAIL_USE_TLS
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.EMAIL_FROM
 
 DATA_DIR = env.DATA_DIR
 REPOS_BASE_PATH = env.REPOS_BASE_PATH
@@ -158,6 +167,8 @@ REPO_LOCK_WAIT = env.REPO_LOCK_WAIT
 WEBHOOK_TIMEOUT = env.WEBHOOK_TIMEOUT
 NOTICE_TIMEOUT = env.NOTICE_TIMEOUT
 HISTORY_DAYS = env.HISTORY_DAYS
+SLOW_AFTER = env.SLOW_AFTER
+ENDPOINT_PATIENCE_DAYS = env.ENDPOINT_PATIENCE_DAYS
 DELIVERY_LOG_DAYS = env.DELIVERY_LOG_DAYS
 BINARY_CHUNK_THRESHOLD_BYTES = env.BINARY_CHUNK_THRESHOLD_BYTES
 BINARY_CHUNK_SIZE_BYTES = env.BINARY_CHUNK_SIZE_BYTES

@@ -72,6 +72,7 @@ class Supervisor:
         # Without retries, which would hold up everything else: what fails is done at the next look.
         self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self._interrupted: set[str] = set()
+        self._requests_seen = 0
         self._guard = self._child(self._guard_program(), run=f"guard-of-{plan.run}")
         self._store = self._child(_store_program(plan.embedded_socket)) if plan.embedded_socket else None
         self._doors = [self._child(self._web_program()), self._child(_scheduler_program())]
@@ -118,6 +119,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End everything, in an order that loses nothing; a further signal does not wait for running jobs."""
+        self._requests_seen = self._stop.count
         self._end(self._doors, "the requests that are being answered")
         self._listener.close()
         self._end(self._workers, "the jobs that are running")
@@ -177,7 +179,7 @@ class Supervisor:
             if self._store:  # no other host has workers on an embedded Valkey
                 self._tell_of(interrupted.put_back_taken(self._redis))
         except redis.RedisError as error:
-            self._say(f"interrupted jobs could not be put back, their retries will do it: {error}")
+            self._say(f"interrupted jobs could not be put back, the scheduler will ask for them again: {error}")
 
     def _tell_of(self, jobs: list[str]) -> None:
         if jobs:
@@ -210,9 +212,9 @@ class Supervisor:
         running = [child for child in children if child.is_running()]
         for child in running:
             child.terminate()
-        asked, seen = time.monotonic(), self._stop.count
+        asked = time.monotonic()
         told = False
-        while any(child.is_running() for child in running) and self._stop.count == seen:
+        while any(child.is_running() for child in running) and self._stop.count == self._requests_seen:
             waited = time.monotonic() - asked
             if waited > self._plan.stop_grace:
                 return
@@ -225,33 +227,18 @@ class Supervisor:
         return Child(program=program, run=run or self._plan.run, log=self._plan.logs / f"{program.name}.log")
 
     def _guard_program(self) -> Program:
-        words = [
-            sys.executable,
-            "-m",
-            "docora.guard",
-            str(self._life_line),
-            self._plan.run,
-            self._plan.store_scope,
-        ]
-        return Program("guard", lambda _mark: words, inherits=(self._life_line,))
+        words = f"-m docora.guard {self._life_line} {self._plan.run} {self._plan.store_scope}"
+        return Program("guard", lambda _mark: [sys.executable, *words.split()], inherits=(self._life_line,))
 
     def _web_program(self) -> Program:
         handle = self._listener.fileno()
-        words = [
-            sys.executable,
-            "-m",
-            "gunicorn",
-            "docora.wsgi",
-            "--no-control-socket",
-            "--access-logfile",
-            "-",
-        ]
-        # Imported once and then forked: half the time to start, and less memory.
-        words += ["--preload"]
-        words += ["--bind", f"fd://{handle}", "--workers", str(self._plan.web_processes)]
-        words += ["--threads", str(WEB_THREADS)]
-        words += ["--graceful-timeout", str(int(self._plan.stop_grace))]
-        return Program("web", lambda _mark: words, inherits=(handle,))
+        words = (
+            # Preloaded, imported once and then forked: half the time to start, and less memory.
+            f"-m gunicorn docora.wsgi --preload --bind fd://{handle} --workers {self._plan.web_processes}"
+            f" --threads {WEB_THREADS}"
+            f" --graceful-timeout {self._plan.stop_grace:.0f} --no-control-socket --access-logfile -"
+        )
+        return Program("web", lambda _mark: [sys.executable, *words.split()], inherits=(handle,))
 
 
 def _store_program(unix_socket: Path) -> Program:
@@ -269,8 +256,7 @@ def _worker_programs(workers: dict[str, int]) -> Iterator[Program]:
 
 
 def _worker_command(queue: str) -> Callable[[str], list[str]]:
-    options = ["--with-scheduler", "--serializer", "rq.serializers.JSONSerializer", "--worker-ttl", "30"]
-    return lambda mark: _manage("rqworker", queue, "--name", mark, *options)
+    return lambda mark: _manage("rqworker", queue, "--name", mark)
 
 
 def _manage(*words: str) -> list[str]:

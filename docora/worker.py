@@ -41,6 +41,7 @@ class Worker(RqWorker):
     def monitor_work_horse(self, job: Job, queue: Queue) -> None:
         """RQ's own hook for a killed horse is not called when a job is stopped or the worker is forced to end."""
         horse = self.horse_pid
+        self._horse_was_killed = False
         try:
             super().monitor_work_horse(job, queue)
         finally:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from repositories import clones
+from repositories import clones, queue
 from repositories.clones import Remote, Tip
 from repositories.errors import AccessDenied
 from repositories.models import Repository, Watch, WatchStatus
@@ -72,9 +72,12 @@ def _note_proof(watches: list[Watch]) -> None:
 
 
 def _blame(watches: list[Watch], error: AccessDenied) -> None:
-    Watch.objects.filter(pk__in=[watch.pk for watch in watches]).update(
-        status=WatchStatus.FAILED,
-        access_denied_at=timezone.now(),
-        last_error_code=error.code,
-        last_error=str(error),
-    )
+    """Each is told once, when it begins: not again while its token stays refused."""
+    for watch in watches:
+        rows = Watch.objects.filter(pk=watch.pk)
+        reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
+        if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
+            job_id = f"refusal-{watch.pk}"
+            queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_refusal", watch.pk, job_id=job_id, timeout=60)
+        else:
+            rows.update(**reason)

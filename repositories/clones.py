@@ -161,10 +161,16 @@ class Blobs:
             for blob in batch:
                 yield blob, self._digest(blob)
 
-    def read(self, blob: str) -> Iterator[bytes]:
-        """The content in pieces, to be read to its end."""
-        self._ask(blob)
-        return self._pieces(self._size(blob))
+    def contents(self, blobs: Iterable[str]) -> Iterator[Iterator[bytes]]:
+        """Each content in pieces, in turn; what the caller leaves of one is read off before the next."""
+        remaining = iter(blobs)
+        while batch := list(islice(remaining, self._AHEAD)):
+            self._ask(*batch)
+            for blob in batch:
+                pieces = self._pieces(self._size(blob))
+                yield pieces
+                for _ in pieces:
+                    pass
 
     def _digest(self, blob: str) -> Digest:
         size = self._size(blob)

@@ -67,6 +67,10 @@ class Holder:
     since: float
 
 
+def name_of(holder: Holder | None) -> str:
+    return f"job {holder.job_id}" if holder else "an unknown job"
+
+
 class LockTimeoutError(DocoraError):
     code = "lock-timeout"
     retriable = True
@@ -78,8 +82,7 @@ class LockTimeoutError(DocoraError):
         self.waited = waited
 
     def __str__(self) -> str:
-        by = f"job {self.holder.job_id}" if self.holder else "an unknown job"
-        return f"lock on {self.repo_path} is held by {by}; gave up after {self.waited:.1f} s"
+        return f"lock on {self.repo_path} is held by {name_of(self.holder)}; gave up after {self.waited:.1f} s"
 
 
 class LockLostError(DocoraError):

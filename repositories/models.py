@@ -64,6 +64,24 @@ class App(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(64)],
         help_text="Webhooks sent at the same time; 1 keeps the strict order.",
     )
+    wants_recovery = models.BooleanField(
+        "tell recovery",
+        default=False,
+        help_text="Also tell it, with sync_recovered, that a repository can be read again.",
+    )
+
+    previous_webhook_key = EncryptedField(blank=True, default="", editable=False)
+    previous_key_until = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Until then, webhooks are signed with both keys."
+    )
+    disabled_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="Nothing is sent since then.")
+    disabled_reason = models.CharField(max_length=300, blank=True, editable=False)
+    failing_since = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The endpoint has accepted nothing since then."
+    )
+    slow_since = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="In the slow lane: the endpoint took too long to answer."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:
@@ -73,6 +91,12 @@ class App(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.public_id})"
+
+    @property
+    def signing_keys(self) -> list[str]:
+        """The webhook key and, during a rotation, the one before it."""
+        overlaps = self.previous_key_until is not None and self.previous_key_until > timezone.now()
+        return [self.webhook_key, self.previous_webhook_key] if overlaps else [self.webhook_key]
 
     @classmethod
     def with_bearer(cls, token: str) -> Self | None:
@@ -166,6 +190,12 @@ class Watch(models.Model):
     synced_sequence = models.PositiveBigIntegerField(default=0, editable=False)
     synced_commit = models.CharField(max_length=64, blank=True, editable=False)
     synced_at = models.DateTimeField(null=True, editable=False)
+    generation = models.PositiveIntegerField(
+        default=0, editable=False, help_text="Counts up when a delivery under way must stop and look anew."
+    )
+    resyncs = models.PositiveIntegerField(
+        default=0, editable=False, help_text="How often everything was told again; part of the message ids."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     # A watch that starts again with all of its attempts.

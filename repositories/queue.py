@@ -19,6 +19,9 @@ log = logging.getLogger("docora.queue")
 
 SNAPSHOTS = "snapshots"
 DELIVERIES = "deliveries"
+# Endpoints that hang wait here, so that they never hold a worker of the others.
+SLOW_DELIVERIES = "deliveries-slow"
+ALL = (SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
 _WAITING = {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.DEFERRED, JobStatus.CREATED}
 _RUNNING = {JobStatus.STARTED}
 
@@ -38,6 +41,16 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
     push = partial(_push, queue, function, argument, job_id, timeout)
     # robust: the rows are committed and the scheduler's tick finds them, so Redis being down loses nothing.
     transaction.on_commit(push, robust=True)
+
+
+def hurry(queue: str, job_id: str) -> None:
+    """Let a job that waits for a later time run now."""
+    target = Queue(queue, connection=connection(), serializer=JSONSerializer)
+    for name in _rounds(job_id):
+        # Who takes it off the list of later jobs is the one to queue it.
+        if connection().zrem(target.scheduled_job_registry.key, name):
+            with suppress(NoSuchJobError):
+                target.enqueue_job(Job.fetch(name, connection=connection(), serializer=JSONSerializer))
 
 
 def drop(job_id: str) -> None:

@@ -15,8 +15,9 @@ Not guaranteed: that Python code inside the `with` runs alone. A process may be 
 lines and learn that its lock is gone only when it goes on. `check()` before a write narrows that gap;
 `fence`, stored with what is written and never allowed to shrink, closes it.
 
-docs/repo-lock.md has the timeline. The parts: repo_lock_server (what Redis keeps), repo_lock_lease
-(renewal), repo_lock_flock (what the kernel keeps), repo_lock_claim (asking, waiting, leaving).
+docs/repo-lock.md has the timeline. The parts: repo_lock_claim (asking, waiting, leaving),
+repo_lock_held (holding), repo_lock_lease (renewal), repo_lock_server (what Redis keeps), repo_lock_flock
+(what the kernel keeps).
 """
 
 import os
@@ -28,7 +29,8 @@ from django.conf import settings
 
 from repositories import repo_lock_flock as flock
 from repositories.errors import LockLostError, LockTimeoutError
-from repositories.repo_lock_claim import Claim, HeldLock, Process
+from repositories.repo_lock_claim import Claim, Process
+from repositories.repo_lock_held import HeldLock
 from repositories.repo_lock_lease import clock
 from repositories.repo_lock_server import LockStatus, Names
 

@@ -4,15 +4,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import redis
-from django.conf import settings
 from redis.client import PubSub
 
-from repositories import repo_lock_flock as flock
-from repositories.errors import Holder, LockLostError, LockTimeoutError
+from repositories.errors import Holder, LockLostError, LockTimeoutError, name_of
+from repositories.repo_lock_held import HeldLock
 from repositories.repo_lock_lease import Lease, Watchdog, clock
 from repositories.repo_lock_server import (
     TURN_SECONDS,
@@ -34,67 +31,8 @@ _ANSWER_TIMEOUT = 2.0
 _RECHECK = 2.0
 # How long a waiter listens before it looks whether the process is to end.
 _NAP = 0.1
-# The kernel cannot call back; nobody waits here but behind an orphan.
-_FLOCK_POLL = 0.05
 # Asked again this long after a key must have expired, so that it has.
 _AFTER_EXPIRY = 0.005
-
-
-class HeldLock:
-    """A lock while it is held: the proof that every function which writes a clone asks for."""
-
-    def __init__(self, *, key: str, fence: int, me: Holder, lease: Lease) -> None:
-        self.key = key
-        self.fence = fence
-        self.uses_flock = False
-        self.lease = lease
-        self._me = me
-
-    @property
-    def lost(self) -> bool:
-        return self.lease.lost
-
-    def check(self) -> None:
-        if self.lost:
-            raise LockLostError(self.key)
-
-    @contextmanager
-    def inherit(self) -> Iterator[int]:
-        """The descriptor of the clone's flock, for the `pass_fds` of one child at a time.
-
-        Waits for an orphaned child of an earlier holder. At the end this process's own copy is closed,
-        so that the child alone keeps the next holder out.
-        """
-        self.check()
-        fd = self._wait_for_flock()
-        try:
-            self.check()
-            yield fd
-        finally:
-            os.close(fd)
-
-    def _wait_for_flock(self) -> int:
-        path, started = flock.path_of(self.key), clock()
-        self.uses_flock = True
-        while (fd := flock.take(path, self._me)) is None:
-            self.check()
-            waited = clock() - started
-            if waited >= settings.REPO_LOCK_WAIT:
-                raise LockTimeoutError(self.key, flock.taken_by(path), waited)
-            if waited >= settings.REPO_LOCK_WAIT / 2:
-                flock.end_orphans(path)
-            time.sleep(_FLOCK_POLL)
-        return fd
-
-    @contextmanager
-    def guarding(self, process_group: int) -> Iterator[None]:
-        """While inside, losing the lock kills that process group."""
-        self.lease.guard(process_group)
-        try:
-            yield
-        finally:
-            self.lease.unguard(process_group)
-            self.check()
 
 
 class Process:
@@ -165,25 +103,20 @@ class Claim:
             return False
         if self.held:
             self._process.watchdog.forget(self.held.lease)
+            self.held.remove_flock()
         lost = self._leave()
-        if self.held:
-            self._say_goodbye(self.held, lost)
         self._process.claims.pop(self, None)
-        return lost
-
-    def _say_goodbye(self, held: HeldLock, lost: bool) -> None:
-        if held.uses_flock:
-            flock.tidy(flock.path_of(self.key))
-        if lost:
-            held.lease.lose()
-        else:
+        if self.held and lost:
+            self.held.lease.lose()
+        elif self.held:
             log.debug("Job %s released lock on %s", self.job_id, self.key)
+        return lost
 
     def _leave(self) -> bool:
         # Asking about a lock that is known to be lost would only be a wait if the server is gone.
         if self.held and self.held.lost:
             return True
-        for _ in range(2):
+        for _ in range(2 if self.held else 1):
             first_try, self._has_asked_to_leave = not self._has_asked_to_leave, True
             try:
                 was_mine = self._process.server.leave(self._names, self._token)
@@ -215,16 +148,12 @@ class Claim:
         if isinstance(answer, Granted):
             return answer
         if not wait:
-            log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, self._by_whom)
+            log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
             raise LockTimeoutError(self.key, self._ahead, 0.0)
         return None
 
-    @property
-    def _by_whom(self) -> str:
-        return f"job {self._ahead.job_id}" if self._ahead else "an unknown job"
-
     def _wait(self, started: float, wait: float) -> Granted:
-        log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, self._by_whom)
+        log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
         while True:
             try:
                 with self._process.server.subscription(self._names, self._token) as line:
@@ -237,6 +166,7 @@ class Claim:
         end = started + wait
         while isinstance(answer := self._ask(max(0.0, end - clock())), Busy):
             self._go_on_waiting(started, wait)
+            self._process.watchdog.start()  # while there is time, not when the lock is handed over
             expiry = _RECHECK if answer.expires_in is None else answer.expires_in + _AFTER_EXPIRY
             self._listen(line, until=min(end, clock() + min(_RECHECK, expiry)))
         return answer
@@ -251,7 +181,7 @@ class Claim:
                 self.job_id,
                 waited,
                 self.key,
-                self._by_whom,
+                name_of(self._ahead),
             )
         else:
             return

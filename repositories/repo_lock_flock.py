@@ -10,6 +10,7 @@ its path: so two processes can never hold the flocks of two different files for 
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 import time
@@ -21,6 +22,8 @@ from urllib.parse import quote
 from django.conf import settings
 
 from repositories.errors import Holder
+
+log = logging.getLogger("docora.repo_lock")
 
 _LEFTOVER_AGE = 3600
 
@@ -63,6 +66,7 @@ def end_orphans(path: Path) -> None:
         with contextlib.suppress(OSError):
             if descriptor.samefile(path) and _is_inherited_flock(descriptor):
                 os.kill(int(descriptor.parts[2]), signal.SIGKILL)
+                log.warning("Killed process %s, left running on %s by a dead job", descriptor.parts[2], path.name)
 
 
 def _is_inherited_flock(descriptor: Path) -> bool:

@@ -19,6 +19,8 @@ log = logging.getLogger("docora.repo_lock")
 
 # A tenth of the TTL is kept back: who lost a lock has stopped before the server gives it to the next.
 _SAFE_SHARE = 0.9
+# With nothing to tend, look again so soon that a new lease is not due before, and need not wake the thread.
+_IDLE = 5.0
 # The end of a timed-out job gets this long to tidy up under its lock.
 _GRACE_AFTER_TIMEOUT = 10.0
 
@@ -32,7 +34,10 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _end_of_job(now: float) -> float:
-    """When the alarm of the job's time-out rings, if one is set: a hung job must not renew for ever."""
+    """When the alarm of the job's time-out rings, if one is set.
+
+    A hung job must not renew for ever, nor one whose time-out was swallowed, as logging does with errors.
+    """
     left, _ = signal.getitimer(signal.ITIMER_REAL)
     return now + left + _GRACE_AFTER_TIMEOUT if left else math.inf
 
@@ -123,12 +128,15 @@ class Watchdog:
         self._wake = SimpleQueue[None]()
         self._thread: threading.Thread | None = None
 
-    def keep(self, lease: Lease) -> None:
-        self._leases[lease] = None
+    def start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="repo-lock-watchdog", daemon=True)
             self._thread.start()
-        elif lease.due < self._wakes_at:
+
+    def keep(self, lease: Lease) -> None:
+        self._leases[lease] = None
+        self.start()
+        if lease.due < self._wakes_at:
             self._wake.put(None)
 
     def forget(self, lease: Lease) -> None:
@@ -144,11 +152,9 @@ class Watchdog:
             for lease in list(self._leases):
                 if not lease.tend():
                     self._leases.pop(lease, None)
-            self._wakes_at = min((lease.due for lease in list(self._leases)), default=math.inf)
+            self._wakes_at = min((lease.due for lease in list(self._leases)), default=clock() + _IDLE)
             self._sleep()
 
     def _sleep(self) -> None:
-        # The queue's longest time-out is limited; an hour is as good as for ever.
-        pause = min(max(0.0, self._wakes_at - clock()), 3600.0)
         with contextlib.suppress(Empty):
-            self._wake.get(timeout=pause)
+            self._wake.get(timeout=max(0.0, self._wakes_at - clock()))

@@ -6,15 +6,16 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
 from repositories.errors import AccessDenied, DocoraError
-from repositories.models import App, Repository, Watch, hash_of
+from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
 from repositories.selection import EVERYTHING, Selection
@@ -64,6 +65,50 @@ def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) 
     app.full_clean()
     app.save()
     return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
+
+
+def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
+    """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
+
+    Returns the new key. Rotating again during an overlap forgets the oldest key.
+    """
+    new_key = webhook_key or secrets.token_urlsafe(32)
+    with transaction.atomic():
+        row = App.objects.select_for_update().get(pk=app.pk)
+        row.previous_webhook_key, row.webhook_key = row.webhook_key, new_key
+        row.previous_key_until = timezone.now() + overlap
+        row.full_clean()
+        row.save(update_fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    app.refresh_from_db(fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    return new_key
+
+
+def disable_app(app: App, reason: str) -> None:
+    """Send nothing more to the endpoint, at once, and write to the app's contact."""
+    with transaction.atomic():
+        rows = App.objects.filter(pk=app.pk, disabled_at=None)
+        if not rows.update(disabled_at=timezone.now(), disabled_reason=reason[:300]):
+            return
+        app.watches.update(
+            status=WatchStatus.FAILED,
+            last_error_code="endpoint-disabled",
+            last_error=reason,
+            generation=F("generation") + 1,
+        )
+        _enqueue_for(app, "snapshots.jobs.mail_disabled")
+    app.refresh_from_db(fields=["disabled_at", "disabled_reason"])
+    log.warning("Disabled the endpoint of %s: %s", app, reason)
+
+
+def enable_app(app: App) -> None:
+    """Send again: everything that the app has missed, found by a fresh comparison."""
+    healthy = {"disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None}
+    with transaction.atomic():
+        App.objects.filter(pk=app.pk).update(**healthy)
+        app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
+        _enqueue_for(app, "snapshots.jobs.resume_app")
+    app.refresh_from_db(fields=list(healthy))
+    log.info("Enabled the endpoint of %s", app)
 
 
 def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
@@ -168,6 +213,11 @@ def request_snapshot(repository: Repository) -> None:
         job_id=f"snapshot-{repository.pk}",
         timeout=2 * settings.GIT_TIMEOUT,
     )
+
+
+def _enqueue_for(app: App, function: str) -> None:
+    name = function.rpartition(".")[2].replace("_", "-")
+    queue.enqueue(queue.DELIVERIES, function, app.pk, job_id=f"{name}-{app.pk}", timeout=60)
 
 
 def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:

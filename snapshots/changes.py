@@ -1,7 +1,7 @@
 """Compare: what a snapshot has that an app does not have yet, and the other way round.
 
 Found by what changed since the app's last sync, then held against what it acknowledged: a run that was
-cut off halfway goes on where it stopped.
+cut off halfway goes on where it stopped. What somebody asked to be told again counts as a change.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery
 
 from repositories.models import Watch
 from snapshots import manifest
@@ -37,6 +37,7 @@ class Change:
     blob: str = ""
     size: int = 0
     previous: bytes = b""
+    manual: bool = False
 
 
 def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
@@ -46,32 +47,54 @@ def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
     yield from _contents(watch, sequence, Event.UPDATE)
 
 
-def _deletes(watch: Watch, sequence: int) -> Iterator[Change]:
+def count_changes(watch: Watch, sequence: int) -> int:
+    kept = (_kept(watch, sequence, event).count() for event in (Event.CREATE, Event.UPDATE))
+    return _gone(watch, sequence).count() + sum(kept)
+
+
+def _gone(watch: Watch, sequence: int) -> QuerySet[Delivered]:
     present = manifest.at(watch.repository_id, sequence).filter(file=OuterRef("file"))
-    ended = FileVersion.objects.filter(file=OuterRef("file"), until__lte=sequence).order_by("-until").values("until")
-    rows = Delivered.objects.filter(~Exists(present), watch=watch).annotate(gone_since=Subquery(ended[:1]))
+    parked = Parked.objects.filter(watch=watch, file=OuterRef("file"), sha256=OuterRef("sha256"), again=False)
+    rows = Delivered.objects.filter(~Exists(present), ~Exists(parked), watch=watch)
     if watch.synced_sequence:
+        ended = FileVersion.objects.filter(file=OuterRef("file"), until__lte=sequence)
         rows = rows.filter(Exists(ended.filter(until__gt=watch.synced_sequence)))
-    columns = ("file_id", "sha256", "file__path", "file__raw_path", "gone_since")
-    for file_id, sha256, path, raw, since in _pages(rows.values_list(*columns)):
+    return rows
+
+
+def _deletes(watch: Watch, sequence: int) -> Iterator[Change]:
+    ended = FileVersion.objects.filter(file=OuterRef("file"), until__lte=sequence).order_by("-until").values("until")
+    rows = _gone(watch, sequence).annotate(gone_since=Subquery(ended[:1]))
+    columns = ("file_id", "sha256", "file__path", "file__raw_path", "gone_since", "again")
+    for file_id, sha256, path, raw, since, again in _pages(rows.values_list(*columns)):
         yield Change(
             event=Event.DELETE,
             file_id=file_id,
             path=_path(path, raw),
             sha256=bytes(sha256),
             since=since or sequence,
+            manual=bool(again),
         )
 
 
+def _kept(watch: Watch, sequence: int, event: Event) -> QuerySet[FileVersion]:
+    """The files of the snapshot that make this event. `held` is what the app has, `refusal` what it refused."""
+    rows = manifest.at(watch.repository_id, sequence).filter(since__gt=watch.synced_sequence)
+    rows = rows.annotate(
+        held=FilteredRelation("file__delivered", condition=Q(file__delivered__watch=watch)),
+        refusal=FilteredRelation("file__parked", condition=Q(file__parked__watch=watch)),
+    )
+    rows = rows.filter(Q(refusal=None) | Q(refusal__again=True) | ~Q(refusal__sha256=F("sha256")))
+    if event is Event.CREATE:
+        return rows.filter(Q(held=None) | Q(held__again__in=[Event.CREATE, Event.DELETE]))
+    return rows.filter(Q(held__again=Event.UPDATE) | (Q(held__again="") & ~Q(held__sha256=F("sha256"))))
+
+
 def _contents(watch: Watch, sequence: int, event: Event) -> Iterator[Change]:
-    had = Delivered.objects.filter(watch=watch, file=OuterRef("file")).values("sha256")
-    parked = Parked.objects.filter(watch=watch, file=OuterRef("file"), sha256=OuterRef("sha256"))
-    rows = manifest.at(watch.repository_id, sequence).annotate(had=Subquery(had[:1]))
-    rows = rows.filter(~Exists(parked), since__gt=watch.synced_sequence)
-    rows = rows.filter(had=None) if event is Event.CREATE else rows.exclude(had=None).exclude(had=F("sha256"))
-    columns = ("file_id", "sha256", "file__path", "file__raw_path", "blob", "size", "since", "had")
+    columns = ("file_id", "sha256", "file__path", "file__raw_path", "blob", "size", "since")
+    rows = _kept(watch, sequence, event).values_list(*columns, "held__sha256", "held__again", "refusal__again")
     selection = watch.selection
-    for file_id, sha256, path, raw, blob, size, since, previous in _pages(rows.values_list(*columns)):
+    for file_id, sha256, path, raw, blob, size, since, previous, again, once_more in _pages(rows):
         if not selection.takes(path, size):
             continue
         yield Change(
@@ -83,6 +106,7 @@ def _contents(watch: Watch, sequence: int, event: Event) -> Iterator[Change]:
             blob=blob,
             size=size,
             previous=bytes(previous or b""),
+            manual=bool(again or once_more),
         )
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from repositories.errors import GitError
 from repositories.models import Repository, WatchStatus
+from snapshots import notices
 
 log = logging.getLogger("docora.circuit")
 
@@ -29,8 +30,11 @@ def lets_through(repository: Repository) -> bool:
 
 
 def count_success(repository: Repository) -> None:
-    if repository.consecutive_failures or repository.circuit_open_until or repository.last_error:
-        Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
+    rows = Repository.objects.filter(pk=repository.pk)
+    if rows.exclude(circuit_open_until=None).update(**Repository.HEALTHY):
+        notices.announce_recovery(repository.pk)
+    elif repository.consecutive_failures or repository.last_error:
+        rows.update(**Repository.HEALTHY)
 
 
 def count_failure(repository: Repository, error: GitError) -> float | None:
@@ -45,6 +49,7 @@ def count_failure(repository: Repository, error: GitError) -> float | None:
     until = timezone.now() + _cooldown()
     if rows.filter(circuit_open_until=None).update(circuit_open_until=until):
         log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
+        notices.announce_failure(repository.pk)
     rows.update(next_check_at=F("circuit_open_until"))
     return None
 

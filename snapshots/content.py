@@ -63,7 +63,7 @@ class Content:
         with ExitStack() as stack:
             try:
                 blobs = stack.enter_context(clones.open_blobs(clone_key))
-                self._pieces = blobs.read(blob)
+                self._pieces = next(blobs.contents([blob]))
             except CloneDamaged:
                 raise ContentUnavailable from None
             self._git = stack.pop_all()

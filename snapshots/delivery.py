@@ -1,100 +1,164 @@
 """Tell: every change to the app that watches, signed, in order, once acknowledged never again.
 
-One run per watch at a time. A run always tells the state of one snapshot, and looks again before it ends.
+One run per watch at a time. A run always tells the state of one snapshot, and looks again before and after it
+leaves the lock, so nothing that came in meanwhile is lost. An endpoint that hangs moves to the slow lane.
 """
 
 import logging
-import random
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from repositories import access, clones, queue
-from repositories.errors import AccessDenied, CloneDamaged, DocoraError, HostUnavailable, LockTimeoutError
-from repositories.models import Repository, Watch, WatchStatus
-from repositories.repo_lock import repo_lock
-from repositories.services import request_snapshot
+from repositories import access, clones, queue, services
+from repositories.errors import (
+    AccessDenied,
+    CloneDamaged,
+    DocoraError,
+    ForbiddenAddress,
+    GitError,
+    LockTimeoutError,
+)
+from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.repo_lock import HeldLock, repo_lock
+from snapshots import endpoint
 from snapshots.models import Snapshot
-from snapshots.run import DeliveryFailed, Run, WatchGone
+from snapshots.run import DeliveryFailed, FileMessage, Outdated, Run, WatchGone
 from snapshots.webhooks import WebhookClient
 
 log = logging.getLogger("docora.delivery")
 
-_JOB_TIMEOUT = 4 * 3600
-_LONGEST_PAUSE = 3600.0
+# A longer run goes to the back of its queue, so that a huge repository does not hold a worker for hours.
+_BUDGET = 120.0
+_JOB_TIMEOUT = 1800
 
 
 def request_deliveries(repository: Repository) -> None:
     """One job for each watch that does not have the newest snapshot yet."""
-    behind = repository.watches.filter(synced_sequence__lt=F("repository__sequence"))
-    due = behind.filter(Q(retry_at=None) | Q(retry_at__lte=timezone.now()))
-    for watch_id in due.values_list("pk", flat=True):
-        request_delivery(watch_id)
+    for watch in due(repository.watches.all()):
+        request_delivery(watch)
 
 
-def request_delivery(watch_id: int) -> None:
+def request_delivery(watch: Watch) -> None:
     queue.enqueue(
-        queue.DELIVERIES,
+        endpoint.lane_of(watch.app),
         "snapshots.jobs.deliver",
-        watch_id,
-        job_id=f"deliver-{watch_id}",
+        watch.pk,
+        job_id=job_id_of(watch.pk),
         timeout=_JOB_TIMEOUT,
     )
 
 
-def deliver(watch_id: int, *, job_id: str) -> float | None:
+def resume(app: App) -> None:
+    """All that the app has missed, once its endpoint is enabled again."""
+    for watch in app.watches.filter(access_denied_at=None).select_related("app"):
+        request_delivery(watch)
+
+
+def job_id_of(watch_id: int) -> str:
+    return f"deliver-{watch_id}"
+
+
+def due(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
+    """Those that lack something which can be delivered now."""
+    behind = watches.filter(
+        synced_sequence__lt=F("repository__sequence"), repository__needs_repair=False, app__disabled_at=None
+    )
+    return behind.filter(Q(retry_at=None) | Q(retry_at__lte=timezone.now())).select_related("app")
+
+
+def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) -> float | None:
     """Bring the app up to the newest snapshot; returns the seconds after which to try again, if it must be."""
     watch = Watch.objects.select_related("app", "repository").filter(pk=watch_id).first()
-    if watch is None:
+    if watch is None or watch.app.disabled_at:
         return None
+    if watch.app.slow_since and lane != queue.SLOW_DELIVERIES:
+        request_delivery(watch)
+        return None
+    if pause := _rest_of_pause(watch):
+        return pause
+    return _deliver_alone(watch, job_id, lane)
+
+
+def _rest_of_pause(watch: Watch) -> float | None:
+    """A round that was queued behind a failed one must not come before the pause is over."""
+    rest = (watch.retry_at - timezone.now()).total_seconds() if watch.retry_at else 0.0
+    return rest if rest > 1 else None
+
+
+def _deliver_alone(watch: Watch, job_id: str, lane: str) -> float | None:
     try:
         # By app and repository, not by watch: a renewed watch must not overtake the run of the old one.
-        with repo_lock(f"delivery:{watch.app_id}:{watch.repository_id}", job_id=job_id, wait=0):
-            return _deliver_newest(watch)
-    except LockTimeoutError:
+        with repo_lock(f"delivery:{watch.app_id}:{watch.repository_id}", job_id=job_id, wait=0) as held:
+            pause = _deliver_newest(watch, lane, held)
+    except LockTimeoutError as error:
+        log.warning("Left %s to the run that is telling %s already: %s", watch.repository, watch.app, error)
         return None
     except (WatchGone, Watch.DoesNotExist):
         log.info("Stopped telling %s about %s: it is not watched any more", watch.app, watch.repository)
-        return None
+        pause = None
+    if pause is None:
+        _look_again(watch)
+    return pause
 
 
-def _deliver_newest(watch: Watch) -> float | None:
+def _look_again(watch: Watch) -> None:
+    """Who came while the lock was held has left; what it came for, also for a renewed watch, is still to be told."""
+    same = Watch.objects.filter(app=watch.app_id, repository=watch.repository_id, access_denied_at=None)
+    for left_over in due(same):
+        request_delivery(left_over)
+
+
+def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
     try:
         while snapshot := _newest_unknown_to(watch):
             access.prove(watch)
-            _tell(watch, snapshot)
+            if not _tell(watch, snapshot, lane, held):
+                return 0.0
     except AccessDenied:
         return None  # the watch has been told why; a new token, or the old one accepted again, resumes it
     except CloneDamaged:
         Repository.objects.filter(pk=watch.repository_id).update(needs_repair=True)
-        request_snapshot(watch.repository)
+        services.request_snapshot(watch.repository)
         return None
-    except (DeliveryFailed, HostUnavailable) as error:
+    except DeliveryFailed as error:
+        return _after_failure(watch, error, lane)
+    except (GitError, ForbiddenAddress) as error:
         return _put_off(watch, error)
+    _settle_status(watch)
     return None
 
 
 def _newest_unknown_to(watch: Watch) -> Snapshot | None:
-    watch.refresh_from_db(fields=["synced_sequence", "retry_count", "access_denied_at", "access_proven_at"])
+    watch.refresh_from_db(
+        fields=["synced_sequence", "generation", "resyncs", "retry_count", "access_denied_at", "access_proven_at"]
+    )
     newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     return newest if newest and newest.sequence > watch.synced_sequence else None
 
 
-def _tell(watch: Watch, snapshot: Snapshot) -> None:
+def _tell(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock) -> bool:
+    """False when it is to be looked at anew: the time is up, or somebody asked for something else."""
     Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING)
-    app = watch.app
-    with (
-        WebhookClient(app.base_url, timeout=settings.WEBHOOK_TIMEOUT, lanes=app.max_in_flight) as client,
-        clones.open_blobs(watch.repository.clone_key) as blobs,
-    ):
-        Run(watch, snapshot, client, blobs).tell_all()
-    _record_synced(watch, snapshot)
+    timeout = endpoint.timeout(lane, settings.WEBHOOK_TIMEOUT)
+    try:
+        with (
+            WebhookClient[FileMessage](watch.app, timeout=timeout) as client,
+            clones.open_blobs(watch.repository.clone_key) as blobs,
+        ):
+            told = Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET).tell_all()
+    except Outdated:
+        return False
+    if told.everything:
+        _record_synced(watch, snapshot)
+        endpoint.note_success(watch.app, slowest=told.slowest)
+    return told.everything
 
 
 def _record_synced(watch: Watch, snapshot: Snapshot) -> None:
-    Watch.objects.filter(pk=watch.pk).update(
+    """Not if somebody asked for something to be told again meanwhile: then it is not all told."""
+    Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
         **Watch.FRESH | {"status": WatchStatus.SYNCED},
         synced_sequence=snapshot.sequence,
         synced_commit=snapshot.commit_sha,
@@ -103,10 +167,28 @@ def _record_synced(watch: Watch, snapshot: Snapshot) -> None:
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
 
 
-def _put_off(watch: Watch, error: DocoraError) -> float:
+def _settle_status(watch: Watch) -> None:
+    """A watch that had nothing to be told is in sync, whatever it waited for."""
+    rows = Watch.objects.filter(pk=watch.pk, synced_sequence__gt=0, synced_sequence=watch.synced_sequence)
+    rows.exclude(status=WatchStatus.SYNCED).update(**Watch.FRESH | {"status": WatchStatus.SYNCED})
+
+
+def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | None:
+    app, answer = watch.app, failure.answer
+    if answer.timed_out and lane != queue.SLOW_DELIVERIES:
+        endpoint.move_to_slow_lane(app)
+        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.PENDING)
+        return None
+    endpoint.note_failure(app, accepted_some=failure.accepted_some)
+    if reason := endpoint.reason_to_disable(app, answer):
+        services.disable_app(app, reason)
+        return None
+    return _put_off(watch, failure, at_least=answer.retry_after or 0.0)
+
+
+def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0) -> float:
     attempts = watch.retry_count + 1
-    pause = min(settings.RETRY_BASE_DELAY * 2.0 ** min(attempts - 1, 30), _LONGEST_PAUSE) * random.uniform(1, 1.25)  # noqa: S311
-    pause = max(pause, getattr(error, "retry_after", None) or 0)
+    pause = max(endpoint.pause_after(attempts), at_least)
     Watch.objects.filter(pk=watch.pk).update(
         status=WatchStatus.PENDING if attempts < settings.MAX_RETRY_ATTEMPTS else WatchStatus.FAILED,
         retry_count=attempts,

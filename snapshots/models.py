@@ -92,6 +92,9 @@ class Delivered(models.Model):
     file = models.ForeignKey(File, models.DO_NOTHING, related_name="delivered")
     sha256 = models.BinaryField(max_length=32)
     delivered_at = models.DateTimeField(default=timezone.now)
+    again = models.CharField(
+        max_length=10, blank=True, help_text="The event that somebody asked to be told again, although the app has it."
+    )
 
     class Meta:
         verbose_name_plural = "delivered"
@@ -109,6 +112,7 @@ class Parked(models.Model):
     sha256 = models.BinaryField(max_length=32)
     reason = models.CharField(max_length=200)
     parked_at = models.DateTimeField(default=timezone.now)
+    again = models.BooleanField(default=False, help_text="Somebody asked for another attempt.")
 
     class Meta:
         verbose_name_plural = "parked"
@@ -129,8 +133,12 @@ class Delivery(models.Model):
     commit_sha = models.CharField(max_length=64, blank=True)
     status = models.PositiveSmallIntegerField(null=True, help_text="The answer's HTTP status; empty: no answer.")
     milliseconds = models.PositiveIntegerField()
+    error_class = models.CharField(
+        max_length=20, blank=True, help_text="timeout, connection, status, …; empty: accepted."
+    )
     error = models.CharField(max_length=200, blank=True)
     answer = models.TextField(blank=True, help_text="The first 2 KB of the answer.")
+    manual = models.BooleanField(default=False, help_text="Somebody asked for it.")
     attempted_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -43,21 +43,30 @@ class Bodies:
         self._repository = describe(repository)
         self._commit_sha = commit_sha
 
-    def delete(self, change: Change) -> bytes:
-        return self._body(change, {**_named(change.path), "sha": change.sha256.hex()})
+    def of(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
+        """One body, or several for a file that goes in pieces.
 
-    def whole(self, change: Change, content: bytes) -> Iterator[bytes]:
-        """Text as it is; anything else as base64, in pieces where it is large."""
+        Text as it is; anything else as base64, in pieces where it is large. Very large text too goes in
+        pieces, so that no request is unbounded, and its content is never in memory as a whole.
+        """
+        if change.event is Event.DELETE:
+            yield self._body(change, {**_named(change.path), "sha": change.sha256.hex()})
+        elif change.size > settings.TEXT_CHUNK_THRESHOLD_BYTES:
+            yield from self._pieces(change, content)
+        else:
+            yield from self._whole(change, b"".join(content))
+
+    def _whole(self, change: Change, content: bytes) -> Iterator[bytes]:
         text = _as_text(content)
         if text is not None:
             yield self._body(change, {**_facts(change), "content": text})
         elif len(content) > settings.BINARY_CHUNK_THRESHOLD_BYTES:
-            yield from self.pieces(change, [content])
+            yield from self._pieces(change, [content])
         else:
             encoded = base64.b64encode(content).decode()
             yield self._body(change, {**_facts(change), "content": encoded, "content_encoding": "base64"})
 
-    def pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
+    def _pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
         """One transfer, in order, under an id of its own: a transfer that failed starts again under another one."""
         transfer, length = str(uuid.uuid4()), settings.BINARY_CHUNK_SIZE_BYTES
         total = -(-(-(-change.size // 3) * 4) // length)

@@ -4,12 +4,12 @@ import logging
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F, Q
 from django.utils import timezone
 
 from repositories import queue
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.services import request_snapshot
+from snapshots.delivery import due as due_watches
 from snapshots.delivery import request_delivery
 from snapshots.models import Delivery
 
@@ -25,16 +25,11 @@ def tick() -> int:
     for repository in due.iterator():
         request_snapshot(repository)
         asked += 1
-    for watch_id in _behind():
-        request_delivery(watch_id)
+    # Watches whose delivery got lost on the way: the net under the queue.
+    for watch in due_watches(Watch.objects.filter(access_denied_at=None)):
+        request_delivery(watch)
         asked += 1
     return asked
-
-
-def _behind() -> "list[int]":
-    """Watches whose delivery got lost on the way: the net under the queue."""
-    behind = Watch.objects.filter(synced_sequence__lt=F("repository__sequence"), access_denied_at=None)
-    return list(behind.filter(Q(retry_at=None) | Q(retry_at__lte=timezone.now())).values_list("pk", flat=True))
 
 
 def _free_abandoned_watches() -> None:

@@ -48,8 +48,8 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str) 
 
     With the lock granted, look again: the repository may be gone, or somebody else may have fetched the tip.
     """
-    repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
     with repo_lock(repository.clone_key, job_id=job_id) as held:
+        repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
         current = Repository.objects.filter(pk=repository.pk).first()
         if current is None or (current.commit_sha == tip.sha and not current.needs_repair):
             return

@@ -1,24 +1,47 @@
-"""The signature: over the very bytes that are sent, at the moment when they are sent."""
+"""The signature: over the very bytes that are sent, at the moment when they are sent.
+
+While a key is being rotated there are two. `webhook-signature` carries both, so a receiver may know either.
+`X-Docora-Signature` has room for one: the new key's, until the receiver refuses it and accepts the old one's.
+So a receiver that has not heard of the new key goes on working until the overlap ends.
+"""
 
 import base64
-import hashlib
 import hmac
 import time
 
 from repositories.models import App
 
 
-def headers(app: App, message_id: str, body: bytes) -> dict[str, str]:
-    """Docora's own headers, and beside them those of the Standard Webhooks specification."""
-    key, now = app.webhook_key.encode(), str(int(time.time()))
-    own = hmac.new(key, f"{now}.".encode() + body, hashlib.sha256).hexdigest()
-    standard = hmac.new(key, f"{message_id}.{now}.".encode() + body, hashlib.sha256).digest()
-    return {
-        "Content-Type": "application/json",
-        "X-Docora-App-Id": app.public_id,
-        "X-Docora-Timestamp": now,
-        "X-Docora-Signature": f"sha256={own}",
-        "webhook-id": message_id,
-        "webhook-timestamp": now,
-        "webhook-signature": f"v1,{base64.b64encode(standard).decode()}",
-    }
+class Signer:
+    def __init__(self, app: App) -> None:
+        self._app_id = app.public_id
+        # Each holds the state after its key, which is the same for every message.
+        self._keys = [hmac.new(key.encode(), digestmod="sha256") for key in app.signing_keys]
+        self.preferred = 0
+
+    @property
+    def alternatives(self) -> list[int]:
+        """The keys to sign the X-Docora header with, the one to begin with first."""
+        return [self.preferred, *(number for number in range(len(self._keys)) if number != self.preferred)]
+
+    def headers(self, message_id: str, body: bytes, *, key: int = 0) -> dict[str, str]:
+        """Docora's own headers, and beside them those of the Standard Webhooks specification."""
+        now = str(int(time.time()))
+        own = _signed(self._keys[key], f"{now}.", body).hexdigest()
+        standard = [_signed(state, f"{message_id}.{now}.", body).digest() for state in self._keys]
+        return {
+            "Content-Type": "application/json",
+            "X-Docora-App-Id": self._app_id,
+            "X-Docora-Timestamp": now,
+            "X-Docora-Signature": f"sha256={own}",
+            "webhook-id": message_id,
+            "webhook-timestamp": now,
+            "webhook-signature": " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in standard),
+        }
+
+
+def _signed(key: hmac.HMAC, prefix: str, body: bytes) -> hmac.HMAC:
+    signature = key.copy()
+    signature.update(prefix.encode())
+    signature.update(body)
+    return signature

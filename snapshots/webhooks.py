@@ -1,34 +1,57 @@
-"""The webhook client: many requests at once from one thread, every dialled address checked.
+"""The webhook client: many requests at once to one app, every dialled address checked.
 
-The caller stays in its own thread, with the database and git; only HTTP happens in the loop's thread.
+No thread of its own: requests move on while the caller waits in `answers`, and stand still while it reads git
+or writes to the database. That is faster than two threads that fight for the interpreter, and simpler.
 """
 
 import asyncio
 import socket
-import threading
+import ssl
 import time
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import aiohttp
 from django.utils import timezone
 
 from repositories import network
 from repositories.errors import ForbiddenAddress
+from repositories.models import App
+from snapshots.signing import Signer
 
 _KEPT = 2048
-_USER_AGENT = "Docora"
+# A longer answer costs its connection; up to here it is read off, so that the connection can be used again.
+_READ_OFF = 1 << 16
+_LONGEST_RETRY_AFTER = 24 * 3600.0
+_SIGNATURE_REFUSED = {400, 401, 403}
+_HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is told in one request. `id` is the same for every attempt at it."""
+
+    event: str
+    id: str
+    body: bytes
+
+
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: a status, or the reason why there is none."""
+    """What came back: a status, or the reason why there is none. `error_class` is for machines."""
 
     status: int | None
     error: str = ""
+    error_class: str = ""
     milliseconds: int
     text: str = ""
     retry_after: float | None = None
@@ -37,38 +60,73 @@ class Answer:
     def accepted(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
 
+    @property
+    def timed_out(self) -> bool:
+        return self.error_class == "timeout"
 
-class WebhookClient:
-    """Posts to one base URL; redirects are not followed, and proxies of the environment are ignored."""
 
-    def __init__(self, base_url: str, *, timeout: float, lanes: int = 1) -> None:
-        self._base_url = base_url
+class WebhookClient(Generic[M]):
+    """Posts to one app; redirects are not followed, and proxies of the environment are ignored."""
+
+    def __init__(self, app: App, *, timeout: float) -> None:
+        self._base_url = app.base_url
         self._timeout = timeout
-        self._lanes = lanes
+        self._signer = Signer(app)
+        self._lanes = app.max_in_flight
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
+        self._waiting: deque[M] = deque()
+        self._answered: list[tuple[M, Answer]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake_below = 0
+        self.unanswered = 0
+        self.unanswered_bytes = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._enough = asyncio.Event()
+        self._session = self._run(self._open())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(timeout=10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._waiting.clear()
+        self._run(self._close())
         self._loop.close()
 
-    def post(self, event: str, body: bytes, headers: dict[str, str]) -> "Future[Answer]":
-        return asyncio.run_coroutine_threadsafe(self._post(event, body, headers), self._loop)
+    def submit(self, message: M) -> None:
+        self._waiting.append(message)
+        self.unanswered += 1
+        self.unanswered_bytes += len(message.body)
+
+    def drop_waiting(self) -> None:
+        """Forget what has not been sent yet."""
+        while self._waiting:
+            self._discount(self._waiting.popleft())
+
+    def answers(self, *, down_to: int = 0, patience: float | None = None) -> list[tuple[M, Answer]]:
+        """Work until at most so many requests are unanswered, or patience is over; what was answered since last time.
+
+        The order is that of the answers.
+        """
+        if self.unanswered > down_to:
+            self._wake_below = down_to
+            self._run(self._work(patience))
+        answered, self._answered = self._answered, []
+        return answered
+
+    def post(self, message: M) -> Answer:
+        """One message alone, to its answer."""
+        self.submit(message)
+        return self.answers()[-1][1]
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
 
     async def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._lanes, socket_factory=self._checked_socket),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers={"User-Agent": _USER_AGENT},
+            headers=_HEADERS,
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -76,11 +134,69 @@ class WebhookClient:
 
     async def _close(self) -> None:
         """Requests that are still under way are cut off: who leaves early does not wait for a hanging receiver."""
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._session.close()
+
+    async def _work(self, patience: float | None) -> None:
+        self._enough.clear()
+        for _ in range(min(len(self._waiting), self._lanes - len(self._tasks))):
+            task = self._loop.create_task(self._lane())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait_for(self._enough.wait(), patience)
+        except TimeoutError:
+            return
+
+    async def _lane(self) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            self._answered.append((message, await self._tell(message)))
+            self._discount(message)
+
+    def _discount(self, message: M) -> None:
+        self.unanswered -= 1
+        self.unanswered_bytes -= len(message.body)
+        if self.unanswered <= self._wake_below:
+            self._enough.set()
+
+    async def _tell(self, message: M) -> Answer:
+        first, *others = self._signer.alternatives
+        answer = await self._post(message, first)
+        for key in others:
+            if answer.status not in _SIGNATURE_REFUSED:
+                break
+            answer = await self._post(message, key)
+            if answer.accepted:
+                self._signer.preferred = key
+        return answer
+
+    async def _post(self, message: M, key: int) -> Answer:
+        started = time.monotonic()
+
+        def took() -> int:
+            return round((time.monotonic() - started) * 1000)
+
+        headers = self._signer.headers(message.id, message.body, key=key)
+        url = f"{self._base_url}/{message.event}"
+        try:
+            async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
+                text = await _beginning(response.content)
+                return Answer(
+                    status=response.status,
+                    error=_complaint(response),
+                    error_class="" if 200 <= response.status < 300 else "status",
+                    milliseconds=took(),
+                    text=text,
+                    retry_after=_seconds(response.headers.get("Retry-After", "")),
+                )
+        except TimeoutError:
+            error = f"no answer within {self._timeout:g} s"
+            return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
+        except (aiohttp.ClientError, ForbiddenAddress, OSError, ValueError) as error:
+            return Answer(status=None, error=_reason(error), error_class=_class_of(error), milliseconds=took())
 
     def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """Judges the address that is about to be dialled, so a name that changes its mind gains nothing."""
@@ -88,40 +204,56 @@ class WebhookClient:
         network.check_address(address[0], plain=self._base_url.startswith("http:"))
         return socket.socket(family, kind, protocol)
 
-    async def _post(self, event: str, body: bytes, headers: dict[str, str]) -> Answer:
-        started = time.monotonic()
 
-        def took() -> int:
-            return round((time.monotonic() - started) * 1000)
+async def _beginning(content: aiohttp.StreamReader) -> str:
+    """The first 2 KB as text, never unpacked; a NUL is dropped because PostgreSQL cannot keep it."""
+    kept, read = b"", 0
+    while read < _READ_OFF and (piece := await content.read(_READ_OFF - read)):
+        read += len(piece)
+        kept += piece[: _KEPT - len(kept)]
+    return kept.decode(errors="replace").replace("\0", "")
 
-        try:
-            async with self._session.post(
-                f"{self._base_url}/{event}", data=body, headers=headers, allow_redirects=False
-            ) as response:
-                text = (await response.content.read(_KEPT)).decode(errors="replace").replace("\0", "")
-                return Answer(
-                    status=response.status,
-                    error="" if response.ok else f"{response.status} {response.reason}"[:200],
-                    milliseconds=took(),
-                    text=text,
-                    retry_after=_seconds(response.headers.get("Retry-After", "")),
-                )
-        except TimeoutError:
-            return Answer(status=None, error=f"no answer within {self._timeout:g} s", milliseconds=took())
-        except (aiohttp.ClientError, ForbiddenAddress, OSError, ValueError) as error:
-            return Answer(status=None, error=_reason(error), milliseconds=took())
+
+def _complaint(response: aiohttp.ClientResponse) -> str:
+    if 200 <= response.status < 300:
+        return ""
+    hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
+    return f"{response.status} {response.reason}{hint}"[:200].replace("\0", "")
+
+
+def _forbidden(error: Exception) -> ForbiddenAddress | None:
+    """aiohttp wraps what a socket's maker raises, or not, depending on how many addresses a name has."""
+    candidates = (error, error.__cause__, getattr(error, "os_error", None))
+    return next((each for each in candidates if isinstance(each, ForbiddenAddress)), None)
 
 
 def _reason(error: Exception) -> str:
-    forbidden = error if isinstance(error, ForbiddenAddress) else error.__cause__
-    return str(forbidden if isinstance(forbidden, ForbiddenAddress) else f"{type(error).__name__}: {error}")[:200]
+    return str(_forbidden(error) or f"{type(error).__name__}: {error}")[:200].replace("\0", "")
+
+
+_CLASSES: list[tuple[type[BaseException], str]] = [
+    (aiohttp.ClientConnectorDNSError, "dns"),
+    (aiohttp.ClientSSLError, "tls"),
+    (ssl.SSLError, "tls"),
+    (aiohttp.ClientConnectionError, "connection"),
+    (OSError, "connection"),
+    (aiohttp.ClientPayloadError, "connection"),
+]
+
+
+def _class_of(error: Exception) -> str:
+    if _forbidden(error):
+        return "forbidden-address"
+    return next((name for kind, name in _CLASSES if isinstance(error, kind)), "protocol")
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Retry-After is a number of seconds or a date."""
-    if retry_after.isdigit():
-        return float(retry_after)
+    """Retry-After is a number of seconds or a date; at most a day is believed."""
     try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - timezone.now()).total_seconds())
+        if retry_after.isascii() and retry_after.isdecimal():
+            seconds = float(retry_after)
+        else:
+            seconds = (parsedate_to_datetime(retry_after) - timezone.now()).total_seconds()
     except (ValueError, TypeError):
         return None
+    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)

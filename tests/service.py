@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import psutil
 import redis
 
 from tests import postgres
@@ -39,6 +40,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 class Service:
@@ -119,10 +127,17 @@ class Service:
             self.process.send_signal(number)
         return self.process.wait(timeout=PATIENCE)
 
+    def processes(self) -> list[psutil.Process]:
+        """Every process with this data directory in its environment: horses and their children too."""
+        ours = str(self.data)
+        return [process for process in psutil.process_iter() if environment(process).get("DOCORA_DATA_DIR") == ours]
+
     def close(self) -> None:
-        """Stop it if it runs, and remove its data."""
+        """Stop it if it runs, and remove its data; nothing outlives a test that failed."""
         if self.process is not None:
             self.stop()
+        for process in self.processes():
+            process.kill()
         shutil.rmtree(self.data, ignore_errors=True)
 
     def __enter__(self) -> Self:

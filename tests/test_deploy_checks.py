@@ -51,3 +51,9 @@ def test_the_embedded_default_is_warned_of(tmp_path: Path) -> None:
 )
 def test_each_risk_has_its_own_id(tmp_path: Path, name: str, value: str, expected: str) -> None:
     assert warned_of(tmp_path, {**SAFE, name: value}) == {expected}
+
+
+def test_every_id_is_documented_and_no_other() -> None:
+    defined = set(re.findall(r'id="docora\.(\w\d+)"', (ROOT / "docora" / "checks.py").read_text()))
+    documented = re.findall(r"^\| `docora\.(\w\d+)` \|", (ROOT / "docs" / "running.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(defined)

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import redis
+from pytest_django import Settings
 from rq import Queue
 from rq.executions import Execution
 from rq.serializers import JSONSerializer
@@ -18,6 +21,7 @@ from docora import valkey as embedded
 from docora.children import Child, Program
 from docora.preflight import StartError
 from docora.signals import StopRequests
+from repositories.repo_lock import lock_status, repo_lock
 
 
 def make_child(tmp_path: Path, *command: str) -> Child:
@@ -184,6 +188,27 @@ def test_the_jobs_of_dead_workers_go_back_to_the_front_of_their_queue(valkey: re
     assert job is not None
     assert (job.get_status(), job.started_at) == ("queued", None)
     assert interrupted.put_back("dead", valkey) == []
+
+
+def hold_for_ever(job_id: str, held: Connection) -> None:
+    with repo_lock("acme/handbook", job_id=job_id):
+        held.send(True)
+        signal.pause()
+
+
+@pytest.mark.slow
+def test_the_lock_of_a_killed_job_is_free_at_once(valkey: redis.Redis, settings: Settings, tmp_path: Path) -> None:
+    settings.REPOS_BASE_PATH = tmp_path
+    run_by("dead.snapshots-1.1", jobs_on(valkey), "interrupted")
+    here, there = Pipe()
+    horse = get_context("fork").Process(target=hold_for_ever, args=("interrupted", there))
+    horse.start()
+    assert here.recv()
+    horse.kill()
+    horse.join()
+    assert [status.holder.job_id for status in lock_status()] == ["interrupted"]
+    interrupted.put_back("dead", valkey)
+    assert lock_status() == []
 
 
 @pytest.mark.slow

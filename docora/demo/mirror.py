@@ -48,7 +48,7 @@ class Mirror:
 
     def apply(self, event: str, payload: dict[str, Any], *, message_id: str = "", acknowledged: bool = True) -> None:
         """Take one message in; if the answer to it is lost, its sender may repeat it."""
-        if event == "sync_failed":
+        if event in ("sync_failed", "sync_recovered", "ping"):
             self.notices.append(payload)
             return
         file = payload["file"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from docora import env
 from docora.demo.githost import GitHost
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _STOP_PATIENCE = 30
 
 
@@ -46,7 +48,7 @@ class Docora:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, _uninterrupted():
             self._process = subprocess.Popen(
                 [*_MANAGE, "up", "--port", str(self._port)],
                 env=self._environment,
@@ -131,6 +133,20 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Holds back Ctrl-C and SIGTERM: between a child's start and the note of it, nobody could stop the child."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -31,6 +31,11 @@ class Client:
     shown: int = 0
     """How many of its requests have been told."""
 
+    def has(self, repository_id: str, files: dict[str, bytes]) -> bool:
+        """Whether it holds just these files, and has answered for all of them."""
+        is_quiet = all(request.status is not None for request in self.receiver.requests[self.shown :])
+        return is_quiet and self.receiver.files_of(repository_id) == files
+
     def news(self) -> list[ReceivedRequest]:
         """The requests that have been answered since the last time."""
         fresh = [request for request in self.receiver.requests[self.shown :] if request.status is not None]
@@ -149,8 +154,8 @@ class Story:
 
             def all_have_everything() -> bool:
                 for client in clients:
-                    progress.update(bars[client.name], completed=len(self._held_by(client)))
-                return all(self._held_by(client) == files for client in clients)
+                    progress.update(bars[client.name], completed=len(client.receiver.files_of(self._repository_id)))
+                return all(client.has(self._repository_id, files) for client in clients)
 
             self._wait(all_have_everything, "the files did not all arrive", *clients)
 
@@ -158,7 +163,7 @@ class Story:
         files = repository.files()
 
         def all_have_everything() -> bool:
-            complete = all(self._held_by(client) == files for client in clients)
+            complete = all(client.has(self._repository_id, files) for client in clients)
             for client in clients:
                 self._tell_news(client)
             return complete
@@ -169,9 +174,6 @@ class Story:
     def _tell_news(self, client: Client) -> None:
         for request in client.news():
             self._say(f"{client.name:<8}{request.event:<8}{request.path}")
-
-    def _held_by(self, client: Client) -> dict[str, bytes]:
-        return client.receiver.files_of(self._repository_id)
 
     def _wait(self, condition: Callable[[], bool], complaint: str, *clients: Client) -> None:
         otherwise = f"{complaint} within {self._patience:g} s"

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -20,22 +19,9 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from docora import processes, valkey
-from tests.service import Service, wait_until
+from tests.service import Service, environment, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}
-
-
-def left_of(service: Service) -> list[psutil.Process]:
-    """Every process with the service's data directory in its environment: horses and their children too."""
-    ours = str(service.data)
-    return [process for process in psutil.process_iter() if environment(process).get("DOCORA_DATA_DIR") == ours]
 
 
 def pid_of(service: Service, name: str) -> int | None:
@@ -135,7 +121,7 @@ def test_the_password_of_the_first_admin_is_printed_once_and_written_nowhere(ser
 def test_a_stop_leaves_nothing_running(sqlite_service: Service, number: signal.Signals) -> None:
     sqlite_service.start()
     assert sqlite_service.stop(number) == 0
-    assert left_of(sqlite_service) == []
+    assert sqlite_service.processes() == []
     assert not (sqlite_service.data / "valkey" / "valkey.sock").exists()
     assert (sqlite_service.data / "up.lock").read_text() == ""
 
@@ -144,7 +130,7 @@ def test_a_stop_while_it_starts_leaves_nothing_running(sqlite_service: Service) 
     sqlite_service.launch()
     wait_until(lambda: "starting valkey" in sqlite_service.output, "it is starting")
     assert sqlite_service.stop() == 0
-    assert left_of(sqlite_service) == []
+    assert sqlite_service.processes() == []
 
 
 def test_whatever_is_killed_is_started_again(sqlite_service: Service) -> None:
@@ -195,7 +181,7 @@ def test_a_taken_port_is_named(sqlite_service: Service) -> None:
         line = refuses(sqlite_service, "--port", str(port))
     assert f"port {port} is taken by another program" in line
     assert "PORT=" in line
-    assert left_of(sqlite_service) == []
+    assert sqlite_service.processes() == []
 
 
 def test_a_missing_git_is_named(sqlite_service: Service, tmp_path: Path) -> None:
@@ -232,7 +218,7 @@ def test_an_unreachable_redis_is_named(sqlite_service: Service) -> None:
 def test_a_valkey_that_does_not_start_is_named(sqlite_service: Service) -> None:
     (sqlite_service.data / "valkey").touch()
     assert "the embedded Valkey does not start" in refuses(sqlite_service)
-    assert left_of(sqlite_service) == []
+    assert sqlite_service.processes() == []
 
 
 def test_a_running_job_finishes_before_a_stop(service: Service) -> None:
@@ -248,11 +234,22 @@ def test_a_job_that_outlasts_the_grace_is_put_back_and_done_after_the_next_start
     service.start()
     job = enqueue_a_child_process(service, "sleep", "4.6692")
     assert service.stop() == 0
-    assert left_of(service) == []
+    assert service.processes() == []
     with queue_at_rest(service) as queue:
         assert_is_put_back(job, queue)
     service.start()
     wait_until(lambda: job.get_status() == "finished", "the job is done")
+
+
+def test_a_given_redis_is_used_and_left_running(service: Service, valkey_socket: Path) -> None:
+    service.environment["REDIS_URL"] = f"unix://{valkey_socket}"
+    service.environment["DOCORA_STOP_GRACE"] = "0"
+    service.start()
+    job = enqueue_a_child_process(service, "sleep", "60.6")
+    assert not (service.data / "valkey").exists()
+    assert service.stop() == 0
+    assert service.processes() == []
+    assert_is_put_back(job, snapshots(service.redis()))
 
 
 def test_a_second_ctrl_c_does_not_wait_for_running_jobs(sqlite_service: Service) -> None:
@@ -264,7 +261,7 @@ def test_a_second_ctrl_c_does_not_wait_for_running_jobs(sqlite_service: Service)
     asked = time.monotonic()
     assert sqlite_service.stop() == 0
     assert time.monotonic() - asked < 10
-    assert left_of(sqlite_service) == []
+    assert sqlite_service.processes() == []
     with queue_at_rest(sqlite_service) as queue:
         assert_is_put_back(job, queue)
 
@@ -273,7 +270,7 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_start_does_its_jobs(ser
     service.start()
     job = enqueue_a_child_process(service, "sleep", "8.0001")
     kill_the_supervisor(service)
-    wait_until(lambda: left_of(service) == [], "the guard ends the children", patience=20)
+    wait_until(lambda: service.processes() == [], "the guard ends the children", patience=20)
     service.start()
     wait_until(lambda: job.get_status() == "finished", "the job is done")
 
@@ -285,10 +282,10 @@ def test_the_next_start_ends_what_a_killed_supervisor_and_guard_left(sqlite_serv
     assert guard is not None
     os.kill(guard, signal.SIGKILL)
     kill_the_supervisor(sqlite_service)
-    stale = {process.pid for process in left_of(sqlite_service)}
+    stale = {process.pid for process in sqlite_service.processes()}
     assert stale
     sqlite_service.start()
-    assert not stale & {process.pid for process in left_of(sqlite_service)}
+    assert not stale & {process.pid for process in sqlite_service.processes()}
     wait_until(lambda: job.get_status() == "finished", "the job is done")
 
 
@@ -296,4 +293,11 @@ def test_the_help_says_how_to_stop(sqlite_service: Service) -> None:
     text = " ".join(sqlite_service.manage("up", "--help").stdout.split())
     assert "Ctrl-C" in text
     assert "--port" in text
-    assert subprocess.run(["make", "help"], capture_output=True, text=True, check=True).stdout.count("make run") == 1
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http"])
+def test_a_port_that_cannot_be_is_refused(sqlite_service: Service, port: str) -> None:
+    result = sqlite_service.manage("up", "--port", port, check=False)
+    assert result.returncode == 2
+    assert f"expected a number from 1 to 65535, got '{port}'" in result.stderr
+    assert "Traceback" not in result.stderr

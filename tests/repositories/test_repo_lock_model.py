@@ -58,12 +58,12 @@ class LockModel(RuleBasedStateMachine):
             self.alive.add(self.clients[number].token)
         return self.clients[number]
 
-    def call_next(self, me: str | None = None) -> None:
-        """The turn goes to the oldest that listens, or to whoever asks if that is the oldest."""
+    def call_next(self) -> None:
+        """The turn goes to the oldest that listens."""
         self.turn = None
         while self.line:
             token = self.line.pop(0)
-            if token == me or token in self.alive:
+            if token in self.alive:
                 self.turn = token
                 return
 
@@ -72,7 +72,7 @@ class LockModel(RuleBasedStateMachine):
         me = self.client(number).token
         answer = self.server.acquire(NAMES, me, ttl=TTL, wait=TTL if waits else 0)
         if self.holder is None and self.turn is None:
-            self.call_next(me)
+            self.call_next()
         if self.holder == me:
             assert answer == Granted(fence=self.fence)
         elif self.holder is None and self.turn in (None, me):

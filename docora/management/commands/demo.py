@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand
 from rich.console import Console
 
 from docora.demo.receiver import Receiver
-from docora.demo.stage import DemoFailed, stage
+from docora.demo.stage import INTERRUPTS, DemoFailed, stage
 from docora.demo.story import Client, Story
 
 
@@ -42,13 +42,12 @@ class Command(BaseCommand):
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM end the story; the clearing up after it is short, and a second one must not cut it off."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
+    for number in INTERRUPTS:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number in signals:
+        for number in INTERRUPTS:
             signal.signal(number, signal.SIG_IGN)
 
 

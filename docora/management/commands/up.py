@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
@@ -33,7 +33,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
+        parser.add_argument("--port", type=_port, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
 
     def handle(self, **options: Any) -> None:
         try:
@@ -99,6 +99,12 @@ class Command(BaseCommand):
             self.stdout.flush()
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise ArgumentTypeError(f"expected a number from 1 to 65535, got {text!r}")
+    return int(text)
+
+
 def _plan(port: int) -> Plan:
     return Plan(
         data=settings.DATA_DIR,
@@ -107,7 +113,11 @@ def _plan(port: int) -> Plan:
         redis_url=settings.REDIS_URL,
         embedded_socket=None if env.REDIS_URL else settings.REDIS_SOCKET,
         web_processes=env.WEB_CONCURRENCY,
-        workers={"snapshots": env.SCAN_CONCURRENCY, "deliveries": env.DELIVERY_CONCURRENCY},
+        workers={
+            "snapshots": env.SCAN_CONCURRENCY,
+            "deliveries": env.DELIVERY_CONCURRENCY,
+            "deliveries-slow": env.SLOW_DELIVERY_CONCURRENCY,
+        },
         stop_grace=env.STOP_GRACE,
     )
 

@@ -1,0 +1,52 @@
+"""`manage.py scheduler` on its own, as further hosts run it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.service import ROOT, Service, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def scheduler(service: Service) -> Iterator["subprocess.Popen[bytes]"]:
+    with (service.data / "scheduler.log").open("wb") as log:
+        command = [sys.executable, str(ROOT / "manage.py"), "scheduler"]
+        process = subprocess.Popen(command, env=service.environment, stderr=log, stdout=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_survives_a_broken_database_and_goes_on_when_it_is_whole(service: Service) -> None:
+    service.environment["SCAN_INTERVAL"] = "0.1"
+    log = service.data / "scheduler.log"
+    with scheduler(service) as process:
+        wait_until(lambda: log.read_text().count("tick failed") >= 2, "the tables are missing, and it says so")
+        assert "Traceback" not in log.read_text()
+        service.manage("migrate", "-v0")
+
+        def the_last_ticks_succeed() -> bool:
+            before = log.read_text().count("tick failed")
+            service.manage("check")
+            return log.read_text().count("tick failed") == before
+
+        wait_until(the_last_ticks_succeed, "the ticks succeed")
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_at_once_when_asked(sqlite_service: Service, number: signal.Signals) -> None:
+    sqlite_service.environment["SCAN_INTERVAL"] = "3600"
+    log = sqlite_service.data / "scheduler.log"
+    with scheduler(sqlite_service) as process:
+        wait_until(lambda: "the next one is in 3600 s" in log.read_text(), "it is waiting for its next tick")
+        process.send_signal(number)
+        assert process.wait(timeout=10) == 0
