@@ -218,6 +218,9 @@ SLOW_DELIVERY_CONCURRENCY = _integer(
     "SLOW_DELIVERY_CONCURRENCY", 1, "workers for endpoints that hang, which `manage.py up` starts beside the others"
 )
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
+WEB_THREADS = _integer(
+    "DOCORA_WEB_THREADS", 16, "requests that one web process answers at a time; half of them may be waiting for changes"
+)
 STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
 )
@@ -247,6 +250,7 @@ ENDPOINT_PATIENCE_DAYS = _integer(
     "DOCORA_ENDPOINT_PATIENCE_DAYS", 5, "days after which an endpoint that accepts nothing is disabled"
 )
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
+HISTORY_DAYS = _integer("DOCORA_HISTORY_DAYS", 30, "days for which the change feed can be read back")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
     "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0
 )
