@@ -1,6 +1,6 @@
 """The client app's door: watch, unwatch, change the token; and what all doors of the API share."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from django.http import HttpRequest
@@ -14,6 +14,8 @@ from repositories.refs import LONGEST_NAME, check_ref_name
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
 
 router = Router(tags=["repositories"])
+
+_ONE_DAY = 86_400
 
 
 class BearerToken(HttpBearer):
@@ -114,6 +116,35 @@ def identity(watch: Watch) -> dict[str, Any]:
     }
 
 
+class AppDetails(Schema):
+    app_id: str
+    name: str
+    base_url: str
+    email: str
+    website: str
+    description: str
+    max_in_flight: int
+    created_at: datetime
+    watches: int
+    disabled_at: datetime | None = Field(description="Since then nothing is sent; see `disabled_reason`.")
+    disabled_reason: str | None
+
+
+class RotationRequest(Schema):
+    webhook_key: str | None = Field(None, min_length=16, max_length=500, description="Nothing: one is generated.")
+    overlap_seconds: int = Field(
+        _ONE_DAY, ge=0, le=30 * _ONE_DAY, description="So long webhooks are signed with the old key, too."
+    )
+
+
+_GENERATED = RotationRequest(webhook_key=None, overlap_seconds=_ONE_DAY)
+
+
+class RotatedKey(Schema):
+    webhook_key: str = Field(description="Shown once.")
+    previous_key_until: datetime | None
+
+
 class Message(Schema):
     message: str
 
@@ -146,3 +177,31 @@ def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -
     """Use another token from now on. What was delivered stays delivered."""
     services.change_token(app_of(request), repository_id, body.github_token)
     return Message(message="Token updated successfully")
+
+
+@router.get("/app", response=AppDetails, tags=["app"])
+def show_app(request: HttpRequest) -> AppDetails:
+    """The app whose bearer token this is."""
+    app = app_of(request)
+    return AppDetails(
+        app_id=app.public_id,
+        name=app.name,
+        base_url=app.base_url,
+        email=app.email,
+        website=app.website,
+        description=app.description,
+        max_in_flight=app.max_in_flight,
+        created_at=app.created_at,
+        watches=app.watches.count(),
+        disabled_at=app.disabled_at,
+        disabled_reason=app.disabled_reason or None,
+    )
+
+
+@router.post("/app/webhook-key/rotate", response={200: RotatedKey, 422: Problem}, tags=["app"])
+def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED) -> RotatedKey:
+    """Sign with a new key from now on, and for a while with the old one too."""
+    app = app_of(request)
+    overlap = timedelta(seconds=body.overlap_seconds)
+    new_key = services.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
+    return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)
