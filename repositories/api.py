@@ -54,9 +54,8 @@ REFUSED = {404: Problem, 422: Problem}
 REMOTE = {502: Problem, 503: Problem}
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of one page.")]
-Cursor = Annotated[
-    str, Query(max_length=500, description="`next_cursor` of the page before; nothing: from the beginning.")
-]
+CURSOR = {"max_length": 500, "pattern": "^[A-Za-z0-9_-]*$"}
+Cursor = Annotated[str, Query(**CURSOR, description="`next_cursor` of the page before; nothing: from the beginning.")]
 
 _TOKEN = Field("", max_length=2000, pattern=r"^[!-~]*$", description="A token that may read the repository.")
 Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]

@@ -22,6 +22,7 @@ from ninja import Field, Query, Schema
 
 from repositories import cursors
 from repositories.api import (
+    CURSOR,
     REFUSED,
     REMOTE,
     UNKNOWN,
@@ -267,7 +268,7 @@ def _disposition(path: str) -> str:
 def list_changes(
     request: HttpRequest,
     repository_id: str,
-    since: Annotated[str, Query(max_length=500, description="`cursor` of the answer before.")] = "",
+    since: Annotated[str, Query(**CURSOR, description="`cursor` of the answer before.")] = "",
     wait: Annotated[int, Query(ge=0, le=30, description="Seconds to wait while there is nothing new.")] = 0,
     limit: Limit = 500,
 ) -> dict[str, Any]:
