@@ -69,9 +69,13 @@ def _rounds(job_id: str) -> Iterator[str]:
 
 
 def _drop(job_id: str) -> None:
+    """Only what stands in line: a worker that has taken a job needs its record until it has ended."""
     for name in _rounds(job_id):
-        if _status(name) in _WAITING:
-            _forget(name)
+        with suppress(NoSuchJobError):
+            job = Job.fetch(name, connection=connection(), serializer=JSONSerializer)
+            line = Queue(job.origin, connection=connection(), serializer=JSONSerializer)
+            if connection().lrem(line.key, 1, name) or connection().zrem(line.scheduled_job_registry.key, name):
+                job.delete(remove_from_queue=False)
 
 
 def _push(queue: str, function: str, argument: Any, job_id: str, timeout: float) -> None:

@@ -153,7 +153,8 @@ class WebhookClient(Generic[M]):
     async def _lane(self) -> None:
         while self._waiting:
             message = self._waiting.popleft()
-            self._answered.append((message, await self._tell(message)))
+            answer = await self._tell(message)
+            self._answered.append((message, answer))
             self._discount(message)
 
     def _discount(self, message: M) -> None:

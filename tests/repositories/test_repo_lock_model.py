@@ -16,7 +16,7 @@ from repositories import connections
 from repositories.repo_lock_server import YOUR_TURN, Granted, LockServer, Names, new_token
 
 NAMES = Names("owner/repo")
-CLIENTS = st.integers(min_value=0, max_value=4)
+CLIENTS = st.integers(min_value=0, max_value=3)
 TTL = 60
 
 
@@ -86,6 +86,10 @@ class LockModel(RuleBasedStateMachine):
                 self.line.append(me)
 
     @rule(number=CLIENTS)
+    def stand_in_line(self, number: int) -> None:
+        self.ask(number, waits=True)
+
+    @rule(number=CLIENTS)
     def leave(self, number: int) -> None:
         client = self.client(number)
         held = self.server.leave(NAMES, client.token)
@@ -126,17 +130,19 @@ class LockModel(RuleBasedStateMachine):
         me = self.client(number).token
         assert self.server.renew(NAMES, me, ttl=TTL) == (self.holder == me)
 
-    @rule()
+    @rule(disaster=st.sampled_from(["lock_expires", "turn_expires", "server_loses_everything"]))
+    def meet(self, disaster: str) -> None:
+        """One rule for all, so that most steps are those of ordinary life."""
+        getattr(self, disaster)()
+
     def lock_expires(self) -> None:
         self.redis.delete(NAMES.lock)
         self.holder = None
 
-    @rule()
     def turn_expires(self) -> None:
         self.redis.delete(f"{NAMES.lock}:turn")
         self.turn = None
 
-    @rule()
     def server_loses_everything(self) -> None:
         time.sleep(0.002)  # as every restart takes; fences follow a clock of milliseconds
         self.redis.flushall()
