@@ -7,7 +7,7 @@ from typing import Any
 
 def post_worker_init(worker: Any) -> None:
     """A worker that is asked to end lets its requests finish: those that only wait for changes must not hold it."""
-    from snapshots.long_poll import send_everybody_home
+    from repositories.long_poll import send_everybody_home
 
     def leave(number: int, frame: FrameType | None) -> None:
         send_everybody_home()

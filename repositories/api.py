@@ -3,12 +3,12 @@
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema, Status
 from ninja.security import HttpBearer
 from pydantic import AfterValidator, model_validator
 
-from repositories import rate_limit, services
+from repositories import dry_run, rate_limit, services
 from repositories.models import App, Watch
 from repositories.refs import LONGEST_NAME, check_ref_name
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
@@ -71,6 +71,7 @@ class WatchRequest(Schema):
     include: Globs = Field([], description="Only files that match one of these, such as `docs/**/*.md`.")
     exclude: Globs = Field([], description="No files that match one of these.")
     max_file_size: int | None = Field(None, ge=1, le=2**53, description="Larger files are left out (bytes).")
+    dry_run: bool = Field(False, description="Watch nothing; answer what the first sync would send.")
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +85,18 @@ class WatchRequest(Schema):
     @property
     def selection(self) -> Selection:
         return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
+
+
+class Message(Schema):
+    message: str
+
+
+class DryRun(Schema):
+    """What the first sync would send."""
+
+    commit_sha: str | None
+    files: int
+    bytes: int
 
 
 class TokenRequest(Schema):
@@ -144,24 +157,25 @@ class RotatedKey(Schema):
     previous_key_until: datetime | None
 
 
-class Message(Schema):
-    message: str
-
-
-@router.post("/repositories", response={201: WatchedRepository, **REFUSED, **REMOTE})
-def watch(request: HttpRequest, body: WatchRequest) -> Status[WatchedRepository]:
+@router.post("/repositories", response={200: DryRun, 201: WatchedRepository, 202: Message, **REFUSED, **REMOTE})
+def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> Status[Any]:
     """Watch a repository. Every file of it is delivered to the app's webhook, then every change.
 
-    Watching again what is watched already starts over, with the options that are given now.
+    Watching again what is watched already starts over, with the options that are given now. With `dry_run`
+    nothing is watched: 200 says how much would be sent, 202 that counting takes longer; ask again then.
     """
-    made = services.watch(
-        app_of(request),
-        body.github_url,
-        token=body.github_token or "",
-        ref=body.branch or "",
-        selection=body.selection,
-    )
-    return Status(201, WatchedRepository.of(made))
+    options: dict[str, Any] = {
+        "token": body.github_token or "",
+        "ref": body.branch or "",
+        "selection": body.selection,
+    }
+    if not body.dry_run:
+        return Status(201, WatchedRepository.of(services.watch(app_of(request), body.github_url, **options)))
+    if estimate := dry_run.estimate(app_of(request), body.github_url, **options):
+        found = DryRun(commit_sha=estimate.commit_sha or None, files=estimate.files, bytes=estimate.bytes)
+        return Status(200, found)
+    response["Retry-After"] = "5"
+    return Status(202, Message(message="Still counting; ask again."))
 
 
 @router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})

@@ -20,7 +20,7 @@ from django.utils.cache import get_conditional_response
 from django.utils.http import content_disposition_header
 from ninja import Field, Query, Schema
 
-from repositories import cursors
+from repositories import cursors, long_poll
 from repositories.api import (
     CURSOR,
     REFUSED,
@@ -36,7 +36,7 @@ from repositories.api import (
 )
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.services import watch_of
-from snapshots import content, feed, long_poll
+from snapshots import content, feed
 from snapshots.content import Content, Span
 from snapshots.models import FileVersion, Snapshot
 from snapshots.ranges import span_of
