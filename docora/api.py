@@ -26,6 +26,7 @@ from repositories.errors import (
 from repositories.rate_limit import RateLimited
 from repositories.services import AppGone, NotWatched, TokenRefused
 from snapshots.api import router
+from snapshots.api_deliveries import NoSuchDelivery
 from snapshots.content import ContentUnavailable, NoSuchFile
 from snapshots.feed import CursorExpired
 from snapshots.ranges import RangeNotSatisfiable
@@ -42,6 +43,7 @@ _STATUS: dict[type[DocoraError], HTTPStatus] = {
     AccessDenied: HTTPStatus.NOT_FOUND,
     NotWatched: HTTPStatus.NOT_FOUND,
     NoSuchFile: HTTPStatus.NOT_FOUND,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
     CursorExpired: HTTPStatus.GONE,
     RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     HostUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -200,6 +200,7 @@ APP_RATE = _integer("DOCORA_APP_RATE", 1200, "API requests per minute that one a
 ADDRESS_RATE = _integer(
     "DOCORA_ADDRESS_RATE", 3000, "API requests per minute from one address (IPv6: one /64); 0: any number", least=0
 )
+READY_JOB_AGE = _seconds("DOCORA_READY_JOB_AGE", 900, "/ready answers 503 when a job has been waiting for longer")
 MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",

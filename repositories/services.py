@@ -250,6 +250,17 @@ def watch_of(app: App, repository_id: str) -> Watch:
         raise NotWatched from None
 
 
+@contextmanager
+def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
+    """A transaction in which nobody else changes this app's watch, or ends it."""
+    with _locked(repository_id) as repository:
+        watch = repository.watches.select_for_update().filter(app=app).first()
+        if watch is None:
+            raise NotWatched
+        watch.app, watch.repository = app, repository
+        yield watch
+
+
 def _lock(app: App) -> bool:
     """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
     return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None

@@ -20,8 +20,9 @@ from django.utils.cache import get_conditional_response
 from django.utils.http import content_disposition_header
 from ninja import Field, Query, Schema
 
-from repositories import cursors
+from repositories import cursors, long_poll
 from repositories.api import (
+    CURSOR,
     REFUSED,
     REMOTE,
     UNKNOWN,
@@ -35,7 +36,7 @@ from repositories.api import (
 )
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.services import watch_of
-from snapshots import content, feed, long_poll
+from snapshots import content, feed
 from snapshots.content import Content, Span
 from snapshots.models import FileVersion, Snapshot
 from snapshots.ranges import span_of
@@ -267,7 +268,7 @@ def _disposition(path: str) -> str:
 def list_changes(
     request: HttpRequest,
     repository_id: str,
-    since: Annotated[str, Query(max_length=500, description="`cursor` of the answer before.")] = "",
+    since: Annotated[str, Query(**CURSOR, description="`cursor` of the answer before.")] = "",
     wait: Annotated[int, Query(ge=0, le=30, description="Seconds to wait while there is nothing new.")] = 0,
     limit: Limit = 500,
 ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from repositories import queue
+from repositories import pulse, queue
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.services import request_snapshot
 from snapshots.delivery import due as due_watches
@@ -29,6 +29,7 @@ def tick() -> int:
     for watch in due_watches(Watch.objects.filter(access_denied_at=None)):
         request_delivery(watch)
         asked += 1
+    pulse.note_tick()
     return asked
 
 

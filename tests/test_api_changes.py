@@ -11,9 +11,8 @@ from django.db import connection, transaction
 
 from docora.demo.bare import executable
 from docora.demo.githost import GitHost, HostedRepository
-from repositories import services
+from repositories import long_poll, services
 from repositories.models import Repository, Watch
-from snapshots import long_poll
 from snapshots.models import FileVersion, Snapshot
 from tests.api import Api
 
