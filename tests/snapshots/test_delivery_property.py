@@ -154,7 +154,7 @@ def test_in_the_end_every_app_has_the_last_commit(
 ) -> None:
     cast = {"alice": (alice_app, alice), "bob": (bob_app, bob)}
     run_state_machine_as_test(
-        partial(Story, git_host, cast, work),  # type: ignore[arg-type]  any callable that makes one will do
+        partial(Story, git_host, cast, work),  # type: ignore[arg-type]
         settings=settings(
             max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
         ),
