@@ -7,10 +7,10 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-lock lock format
+.PHONY: help install run demo test check bench bench-lock bench-delivery bench-api lock format
 
 help: ## list every target
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Docora needs Python 3.11 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
@@ -48,10 +48,16 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
-bench: bench-lock ## every benchmark, each beside a named reference in the same run
+bench: bench-lock bench-delivery bench-api ## every benchmark, each beside a named reference in the same run
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock
+
+bench-delivery: $(VENV)/.dev ## deliveries per second and time to sync, beside the raw HTTP client
+	@$(BIN)/python -m benchmarks.delivery
+
+bench-api: $(VENV)/.dev ## requests per second with 1 and with 10,000 apps
+	@$(BIN)/python -m benchmarks.api
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

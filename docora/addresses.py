@@ -9,9 +9,9 @@ from django.http import HttpRequest
 def client_address(request: HttpRequest) -> str:
     """The last address that a proxy of ours saw; what stands before it in the header may be invented."""
     address: str = request.META.get("REMOTE_ADDR", "")
-    forwarded = request.headers.get("X-Forwarded-For", "").split(",") if settings.TRUSTED_PROXIES else []
+    forwarded = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
     while forwarded and _is_trusted(address):
-        address = forwarded.pop().strip()
+        address = forwarded.pop()
     return address
 
 

@@ -26,6 +26,11 @@ from repositories.errors import (
 from repositories.rate_limit import RateLimited
 from repositories.services import AppGone, NotWatched, TokenRefused
 from snapshots.api import router
+from snapshots.api_deliveries import NoSuchDelivery
+from snapshots.content import ContentUnavailable, NoSuchFile
+from snapshots.feed import CursorExpired
+from snapshots.ranges import RangeNotSatisfiable
+from snapshots.reading import AccessRefused
 
 _STATUS: dict[type[DocoraError], HTTPStatus] = {
     InvalidUrl: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -34,10 +39,15 @@ _STATUS: dict[type[DocoraError], HTTPStatus] = {
     RefNotFound: HTTPStatus.UNPROCESSABLE_ENTITY,
     TokenRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
     AppGone: HTTPStatus.UNAUTHORIZED,
+    AccessRefused: HTTPStatus.FORBIDDEN,
     AccessDenied: HTTPStatus.NOT_FOUND,
     NotWatched: HTTPStatus.NOT_FOUND,
+    NoSuchFile: HTTPStatus.NOT_FOUND,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
+    CursorExpired: HTTPStatus.GONE,
     RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     HostUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ContentUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _RETRY_AFTER = 30
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
@@ -68,6 +78,12 @@ def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
     return problem(status, str(error), error.code)
 
 
+def _unsatisfiable(request: HttpRequest, error: RangeNotSatisfiable) -> HttpResponse:
+    response = problem(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error), error.code)
+    response["Content-Range"] = f"bytes */{error.size}"
+    return response
+
+
 def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
     response = problem(HTTPStatus.UNAUTHORIZED, "A valid bearer token is needed.", "unauthenticated")
     response["WWW-Authenticate"] = "Bearer"
@@ -93,6 +109,7 @@ def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
 
 _HANDLERS: dict[type[Exception], Any] = {
     DocoraError: _expected,
+    RangeNotSatisfiable: _unsatisfiable,
     AuthenticationError: _unauthenticated,
     ValidationError: _malformed,
     HttpError: _refused,

@@ -27,7 +27,10 @@ class ApiGate:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not request.path_info.startswith("/api/"):
             return self._get_response(request)
-        return _refusal(request) or _as_problem(self._answer(request))
+        response = _refusal(request) or _as_problem(self._answer(request))
+        # Answers carry keys and private code: nobody on the way may keep them.
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
         """HEAD is GET without the body, for every door."""

@@ -1,19 +1,21 @@
 """The client app's door: watch, unwatch, change the token; and what all doors of the API share."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema, Status
 from ninja.security import HttpBearer
 from pydantic import AfterValidator, model_validator
 
-from repositories import rate_limit, services
+from repositories import dry_run, rate_limit, services
 from repositories.models import App, Watch
 from repositories.refs import LONGEST_NAME, check_ref_name
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
 
 router = Router(tags=["repositories"])
+
+_ONE_DAY = 86_400
 
 
 class BearerToken(HttpBearer):
@@ -52,9 +54,8 @@ REFUSED = {404: Problem, 422: Problem}
 REMOTE = {502: Problem, 503: Problem}
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of one page.")]
-Cursor = Annotated[
-    str, Query(max_length=500, description="`next_cursor` of the page before; nothing: from the beginning.")
-]
+CURSOR = {"max_length": 500, "pattern": "^[A-Za-z0-9_-]*$"}
+Cursor = Annotated[str, Query(**CURSOR, description="`next_cursor` of the page before; nothing: from the beginning.")]
 
 _TOKEN = Field("", max_length=2000, pattern=r"^[!-~]*$", description="A token that may read the repository.")
 Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]
@@ -70,6 +71,7 @@ class WatchRequest(Schema):
     include: Globs = Field([], description="Only files that match one of these, such as `docs/**/*.md`.")
     exclude: Globs = Field([], description="No files that match one of these.")
     max_file_size: int | None = Field(None, ge=1, le=2**53, description="Larger files are left out (bytes).")
+    dry_run: bool = Field(False, description="Watch nothing; answer what the first sync would send.")
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +85,18 @@ class WatchRequest(Schema):
     @property
     def selection(self) -> Selection:
         return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
+
+
+class Message(Schema):
+    message: str
+
+
+class DryRun(Schema):
+    """What the first sync would send."""
+
+    commit_sha: str | None
+    files: int
+    bytes: int
 
 
 class TokenRequest(Schema):
@@ -114,24 +128,54 @@ def identity(watch: Watch) -> dict[str, Any]:
     }
 
 
-class Message(Schema):
-    message: str
+class AppDetails(Schema):
+    app_id: str
+    name: str
+    base_url: str
+    email: str
+    website: str
+    description: str
+    max_in_flight: int
+    created_at: datetime
+    watches: int
+    disabled_at: datetime | None = Field(description="Since then nothing is sent; see `disabled_reason`.")
+    disabled_reason: str | None
 
 
-@router.post("/repositories", response={201: WatchedRepository, **REFUSED, **REMOTE})
-def watch(request: HttpRequest, body: WatchRequest) -> Status[WatchedRepository]:
+class RotationRequest(Schema):
+    webhook_key: str | None = Field(None, min_length=16, max_length=500, description="Nothing: one is generated.")
+    overlap_seconds: int = Field(
+        _ONE_DAY, ge=0, le=30 * _ONE_DAY, description="So long webhooks are signed with the old key, too."
+    )
+
+
+_GENERATED = RotationRequest(webhook_key=None, overlap_seconds=_ONE_DAY)
+
+
+class RotatedKey(Schema):
+    webhook_key: str = Field(description="Shown once.")
+    previous_key_until: datetime | None
+
+
+@router.post("/repositories", response={200: DryRun, 201: WatchedRepository, 202: Message, **REFUSED, **REMOTE})
+def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> Status[Any]:
     """Watch a repository. Every file of it is delivered to the app's webhook, then every change.
 
-    Watching again what is watched already starts over, with the options that are given now.
+    Watching again what is watched already starts over, with the options that are given now. With `dry_run`
+    nothing is watched: 200 says how much would be sent, 202 that counting takes longer; ask again then.
     """
-    made = services.watch(
-        app_of(request),
-        body.github_url,
-        token=body.github_token or "",
-        ref=body.branch or "",
-        selection=body.selection,
-    )
-    return Status(201, WatchedRepository.of(made))
+    options: dict[str, Any] = {
+        "token": body.github_token or "",
+        "ref": body.branch or "",
+        "selection": body.selection,
+    }
+    if not body.dry_run:
+        return Status(201, WatchedRepository.of(services.watch(app_of(request), body.github_url, **options)))
+    if estimate := dry_run.estimate(app_of(request), body.github_url, **options):
+        found = DryRun(commit_sha=estimate.commit_sha or None, files=estimate.files, bytes=estimate.bytes)
+        return Status(200, found)
+    response["Retry-After"] = "5"
+    return Status(202, Message(message="Still counting; ask again."))
 
 
 @router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})
@@ -146,3 +190,31 @@ def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -
     """Use another token from now on. What was delivered stays delivered."""
     services.change_token(app_of(request), repository_id, body.github_token)
     return Message(message="Token updated successfully")
+
+
+@router.get("/app", response=AppDetails, tags=["app"])
+def show_app(request: HttpRequest) -> AppDetails:
+    """The app whose bearer token this is."""
+    app = app_of(request)
+    return AppDetails(
+        app_id=app.public_id,
+        name=app.name,
+        base_url=app.base_url,
+        email=app.email,
+        website=app.website,
+        description=app.description,
+        max_in_flight=app.max_in_flight,
+        created_at=app.created_at,
+        watches=app.watches.count(),
+        disabled_at=app.disabled_at,
+        disabled_reason=app.disabled_reason or None,
+    )
+
+
+@router.post("/app/webhook-key/rotate", response={200: RotatedKey, 422: Problem}, tags=["app"])
+def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED) -> RotatedKey:
+    """Sign with a new key from now on, and for a while with the old one too."""
+    app = app_of(request)
+    overlap = timedelta(seconds=body.overlap_seconds)
+    new_key = services.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
+    return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)

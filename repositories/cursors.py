@@ -12,6 +12,9 @@ _LARGEST = 2**63 - 1
 class InvalidCursor(DocoraError):
     code = "invalid-cursor"
 
+    def __init__(self) -> None:
+        super().__init__("cursor: not one that Docora gave out")
+
 
 def encode(mark: str, *numbers: int) -> str:
     return base64.urlsafe_b64encode(json.dumps([mark, *numbers]).encode()).decode().rstrip("=")
@@ -21,9 +24,9 @@ def decode(text: str, *, count: int) -> tuple[str, tuple[int, ...]]:
     try:
         mark, *numbers = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, TypeError, RecursionError):
-        raise InvalidCursor("cursor: not one that Docora gave out") from None
+        raise InvalidCursor from None
     if not isinstance(mark, str) or len(numbers) != count or not all(map(_is_whole, numbers)):
-        raise InvalidCursor("cursor: not one that Docora gave out")
+        raise InvalidCursor
     return mark, tuple(numbers)
 
 

@@ -205,13 +205,15 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
     return trash is not None
 
 
-def request_snapshot(repository: Repository) -> None:
+def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
+    """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
     queue.enqueue(
         queue.SNAPSHOTS,
         "snapshots.jobs.take_snapshot",
         repository.pk,
         job_id=f"snapshot-{repository.pk}",
         timeout=2 * settings.GIT_TIMEOUT,
+        first=not planned,
     )
 
 
@@ -248,6 +250,17 @@ def watch_of(app: App, repository_id: str) -> Watch:
         return Watch.objects.select_related("app", "repository").get(app=app, repository__public_id=repository_id)
     except Watch.DoesNotExist:
         raise NotWatched from None
+
+
+@contextmanager
+def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
+    """A transaction in which nobody else changes this app's watch, or ends it."""
+    with _locked(repository_id) as repository:
+        watch = repository.watches.select_for_update().filter(app=app).first()
+        if watch is None:
+            raise NotWatched
+        watch.app, watch.repository = app, repository
+        yield watch
 
 
 def _lock(app: App) -> bool:

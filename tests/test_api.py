@@ -1,11 +1,14 @@
 """The HTTP API: statuses, fields and errors as clients rely on them."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from docora.api import _STATUS
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import services
@@ -296,3 +299,15 @@ def test_renewing_with_other_options_starts_over(
     work()
     assert again["repository_id"] == made["repository_id"]
     assert alice.files == {made["repository_id"]: remote.files()}
+
+
+def test_the_documentation_names_every_call_and_every_code(client: Client) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+    paths = client.get("/api/openapi.json").json()["paths"]
+    calls = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    documented = {
+        call.replace("{id}", "{repository_id}") for call in re.findall(r"^\| `([A-Z]+ /api/\S+)`", text, re.M)
+    }
+    assert {call.replace("{delivery}", "{delivery_id}") for call in documented} == calls
+    codes = {error.code for error in _STATUS} | {"unauthenticated", "malformed", "not-found", "rate-limited"}
+    assert {code for code in codes if f"`{code}`" not in text} == set()

@@ -1,6 +1,7 @@
 """`manage.py rqworker` with the defaults that Docora's queues need."""
 
 from argparse import ArgumentParser
+from importlib import import_module
 from typing import Any
 
 from django.conf import settings
@@ -21,4 +22,6 @@ class Command(RqWorkerCommand):
         parser.set_defaults(serializer="rq.serializers.JSONSerializer", worker_ttl=30, with_scheduler=True)
 
     def handle(self, *queues: str, **options: Any) -> None:
+        # Once in the worker instead of once in the fork of every job.
+        import_module("snapshots.jobs")
         super().handle(*(queues or settings.RQ_QUEUES), **options)

@@ -1,0 +1,234 @@
+"""Deliveries per second, time until all apps are in sync, and memory; beside the raw HTTP client in the same run.
+
+    make bench-delivery
+
+Everything is real: git over HTTP, SQLite, Valkey, workers, and receivers in processes of their own.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import aiohttp
+import django
+from rich.console import Console
+from rich.table import Table
+
+from docora import valkey
+from docora.demo.githost import GitHost, HostedRepository
+
+ROOT = Path(__file__).parent.parent
+SMALL = 2_000
+LARGE = 16_000
+APPS = 50
+REPOSITORIES = 20
+WORKERS = 5
+LANES = 8
+PATIENCE = 60
+BODY = b'{"file":{"content":"' + b"x" * 700 + b'"}}'
+
+# A fresh process, as the worker's work horse is: prints the peak of its memory in KiB.
+_MEASURE = """
+import resource, django
+django.setup()
+from benchmarks.delivery import deliver
+deliver({watch})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="docora-bench-") as folder, stage(Path(folder)) as host:
+        table = Table("what", "measured", "to reach", "in the same run")
+        for row in _measurements(Bench(host)):
+            table.add_row(*row)
+        Console(width=130).print(table)
+
+
+@contextmanager
+def stage(folder: Path) -> Iterator[GitHost]:
+    """Docora in a folder of its own, with an embedded Valkey and a git host."""
+    with GitHost(folder / "host") as host:
+        os.environ |= {
+            "DJANGO_SETTINGS_MODULE": "docora.settings",
+            "DOCORA_DATA_DIR": str(folder),
+            "DOCORA_GIT_HOSTS": host.address,
+            "DOCORA_LOG_LEVEL": "ERROR",
+            "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
+        }
+        django.setup()
+        from django.conf import settings
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        store = valkey.start(settings.REDIS_SOCKET, persistent=False)
+        try:
+            yield host
+        finally:
+            store.terminate()
+            store.wait(10)
+
+
+@contextmanager
+def receiver(delay_ms: int) -> Iterator[str]:
+    with _process("-m", "benchmarks.fast_receiver", str(delay_ms)) as process:
+        assert process.stdout  # noqa: S101  for the type
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+
+
+@contextmanager
+def _process(*words: str) -> "Iterator[subprocess.Popen[str]]":
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _measurements(bench: "Bench") -> Iterator[tuple[str, str, str, str]]:
+    for delay, goal in ((0, 1500), (20, 350)):
+        with receiver(delay) as url:
+            ours, raw = bench.rate(url), asyncio.run(raw_rate(url))
+        what = f"{SMALL} small files, receiver at {delay} ms, {LANES} in flight"
+        yield what, f"{ours:.0f} /s", f"≥ {goal} /s", f"aiohttp alone: {raw:.0f} /s"
+    with receiver(0) as url:
+        seconds, idle = bench.until_synced(url, apps=APPS, repositories=1)
+        yield f"{APPS} apps, one small repository, {WORKERS} workers", f"{seconds:.1f} s", "≤ 3 s", idle
+        seconds, idle = bench.until_synced(url, apps=1, repositories=REPOSITORIES)
+        yield f"{REPOSITORIES} repositories, 1 app each, {WORKERS} workers", f"{seconds:.1f} s", "≤ 2 s", idle
+        yield f"memory of the job, {LARGE} files", f"{bench.peak_memory(url):.0f} MB", "≤ 120 MB", ""
+
+
+class Bench:
+    def __init__(self, host: GitHost) -> None:
+        self._host = host
+        self._made = 0
+
+    def rate(self, url: str) -> float:
+        watch_id = self._snapshotted(url, SMALL)
+        started = time.perf_counter()
+        deliver(watch_id)
+        return SMALL / (time.perf_counter() - started)
+
+    def peak_memory(self, url: str) -> float:
+        script = _MEASURE.format(watch=self._snapshotted(url, LARGE))
+        result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(result.stdout) / 1024
+
+    def until_synced(self, url: str, *, apps: int, repositories: int) -> tuple[float, str]:
+        """From the moment when all have watched, with idle workers; and what as many empty jobs cost."""
+        from repositories import queue, services
+        from repositories.models import Repository
+
+        queue.connection().flushall()
+        with _workers():
+            idle = _time_of_empty_jobs(apps * repositories + repositories)
+            watches = [self._watch(url, 10, apps) for _ in range(repositories)]
+            ids = [pk for pks in watches for pk in pks]
+            started = time.perf_counter()
+            for repository in Repository.objects.filter(watches__in=ids).distinct():
+                services.request_snapshot(repository)
+            _wait(lambda: _synced(ids) == len(ids))
+            return time.perf_counter() - started, f"as many empty jobs: {idle:.1f} s"
+
+    def _snapshotted(self, url: str, files: int) -> int:
+        """A watch whose repository has been looked at, and nothing delivered."""
+        from repositories import queue
+        from repositories.models import Watch
+        from snapshots import services
+
+        (watch_id,) = self._watch(url, files, 1)
+        services.take_snapshot(Watch.objects.get(pk=watch_id).repository_id, job_id="bench")
+        queue.connection().flushall()
+        return watch_id
+
+    def _watch(self, url: str, files: int, apps: int) -> list[int]:
+        """Watches of one new repository, not yet asked for."""
+        from django.db import transaction
+
+        from repositories import services
+        from repositories.models import App
+
+        remote = self._repository(files)
+        made = []
+        for _ in range(apps):
+            app = App.objects.get(public_id=services.onboard("bench", url).app_id)
+            with transaction.atomic():
+                made.append(services.watch(app, remote.url).pk)
+                transaction.get_connection().run_on_commit.clear()
+        return made
+
+    def _repository(self, files: int) -> HostedRepository:
+        self._made += 1
+        repository = self._host.create(f"bench/repository-{self._made}")
+        repository.commit({f"folder-{n % 50}/file-{n}.md": f"# File {n}\n" + "text " * 100 for n in range(files)})
+        return repository
+
+
+def deliver(watch_id: int) -> None:
+    from repositories.models import Watch
+    from snapshots import delivery
+
+    while delivery.deliver(watch_id, job_id="bench") is not None:
+        pass
+    assert Watch.objects.get(pk=watch_id).status == "synced"  # noqa: S101  a failure is no measurement
+
+
+async def raw_rate(url: str) -> float:
+    async def lane(session: aiohttp.ClientSession) -> None:
+        for _ in range(SMALL // LANES):
+            async with session.post(f"{url}/create", data=BODY) as response:
+                await response.read()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=LANES)) as session:
+        started = time.perf_counter()
+        await asyncio.gather(*(lane(session) for _ in range(LANES)))
+        return SMALL / (time.perf_counter() - started)
+
+
+@contextmanager
+def _workers() -> Iterator[None]:
+    from repositories import queue
+
+    with ExitStack() as stack:
+        for _ in range(WORKERS):
+            stack.enter_context(_process("manage.py", "rqworker", "snapshots", "deliveries"))
+        _wait(lambda: int(queue.connection().scard("rq:workers")) >= WORKERS)
+        yield
+
+
+def _time_of_empty_jobs(count: int) -> float:
+    """What the queue itself costs: each job is a forked process."""
+    from repositories import queue
+
+    started = time.perf_counter()
+    for number in range(count):
+        queue.enqueue(queue.DELIVERIES, "builtins.abs", number, job_id=f"empty-{number}", timeout=60)
+    _wait(lambda: not any(queue.is_alive(f"empty-{number}") for number in range(count)))
+    return time.perf_counter() - started
+
+
+def _synced(watch_ids: list[int]) -> int:
+    from repositories.models import Watch
+
+    return Watch.objects.filter(pk__in=watch_ids, status="synced").count()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {PATIENCE} s")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Notices: who is told that a repository cannot be read, what is said, and that it is said once."""
+
+from collections.abc import Callable
+
+import pytest
+from django.core import mail
+from pytest_django import Settings
+
+from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.receiver import Receiver, ReceiverFault
+from docora.demo.signatures import stringify
+from repositories import services
+from repositories.models import App, Repository, Watch
+from snapshots import notices
+from snapshots import services as snapshots
+from snapshots.models import Delivery
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Work = Callable[..., None]
+
+
+def look(repository: Repository, work: Work, *, times: int = 1) -> None:
+    for _ in range(times):
+        snapshots.take_snapshot(repository.pk, job_id="look")
+    work()
+
+
+def events(receiver: Receiver) -> list[str]:
+    return [request.event for request in receiver.requests]
+
+
+def test_an_open_circuit_is_told_to_every_watching_app_once(
+    alice_app: App,
+    bob_app: App,
+    alice: Receiver,
+    bob: Receiver,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+    settings: Settings,
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    services.watch(bob_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD + 2)
+    assert events(alice).count("sync_failed") == events(bob).count("sync_failed") == 1
+    payload = alice.requests[-1].payload
+    assert list(payload) == ["event", "repository", "error", "circuit_breaker", "retry_count", "timestamp"]
+    assert payload["error"]["type"] == "git_failure"
+    assert list(payload["circuit_breaker"]) == ["status", "consecutive_failures", "threshold", "cooldown_until"]
+    assert (payload["circuit_breaker"]["status"], payload["circuit_breaker"]["threshold"]) == ("open", 5)
+    assert payload["repository"]["repository_id"] == watch.repository.public_id
+    assert stringify(payload) == alice.requests[-1].body
+    assert alice.problems == bob.problems == []
+
+
+def test_recovery_is_told_to_who_wants_to_know(
+    alice_app: App,
+    bob_app: App,
+    alice: Receiver,
+    bob: Receiver,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+) -> None:
+    App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
+    watch = services.watch(alice_app, remote.url)
+    services.watch(bob_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work, times=5)
+    Repository.objects.update(circuit_open_until="2000-01-01T00:00:00Z")
+    look(watch.repository, work, times=2)
+    assert events(alice)[-1] == "sync_failed"
+    assert events(bob)[-1] == "sync_recovered"
+    assert events(bob).count("sync_recovered") == 1
+    assert bob.requests[-1].payload["circuit_breaker"]["status"] == "closed"
+
+
+def test_a_refused_token_is_told_to_its_app_alone_and_once(
+    alice_app: App, bob_app: App, alice: Receiver, bob: Receiver, git_host: GitHost, work: Work
+) -> None:
+    private = git_host.create("acme/secret", private_to={"alice-token", "bob-token"})
+    private.commit({"plan.md": "one"})
+    watch = services.watch(alice_app, private.url, token="alice-token")
+    services.watch(bob_app, private.url, token="bob-token")
+    work()
+    git_host.revoke(private, "bob-token")
+    for content in ("two", "three"):
+        Watch.objects.update(access_proven_at=None)
+        private.commit({"plan.md": content})
+        look(watch.repository, work)
+    assert "sync_failed" not in events(alice)
+    assert events(bob).count("sync_failed") == 1
+    notice = bob.requests[-1]
+    assert "token" in notice.payload["error"]["message"]
+    assert b"alice-token" not in notice.body
+    assert b"bob-token" not in notice.body
+    assert notice.payload["circuit_breaker"]["status"] == "closed"
+
+
+def test_git_output_never_reaches_an_app(alice_app: App, alice: Receiver, remote: HostedRepository, work: Work) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    secret = "fatal: https://bob:ghp_secret@host/ refused bob@example.com"
+    Repository.objects.update(last_error=secret, circuit_open_until="2100-01-01T00:00:00Z")
+    notices.announce_failure(watch.repository_id)
+    work()
+    assert alice.requests[-1].event == "sync_failed"
+    assert b"bob" not in alice.requests[-1].body
+
+
+def test_a_notice_is_tried_again_with_the_same_id_and_not_when_it_is_stale(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    alice.requests.clear()
+    with alice.faults.put(ReceiverFault(status=500, times=2)):
+        notices.announce_failure(watch.repository_id)
+        work()
+        work(also_later_ones=True)
+    assert len({request.headers["webhook-id"] for request in alice.requests}) == 1
+    assert len(alice.requests) == 2
+    Repository.objects.update(circuit_open_until=None)
+    work(also_later_ones=True)
+    assert len(alice.requests) == 2
+    assert [row.status for row in Delivery.objects.filter(event="sync_failed")] == [500, 500]
+
+
+def test_a_hanging_app_is_told_in_the_slow_lane(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    settings.SLOW_AFTER = 0.2
+    watch = services.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    with alice.faults.put(ReceiverFault(delay=0.4)):
+        notices.announce_failure(watch.repository_id)
+        work()
+    alice_app.refresh_from_db()
+    assert alice_app.slow_since
+    assert [row.error_class for row in Delivery.objects.filter(event="sync_failed")] == ["timeout", ""]
+
+
+def test_a_ping_says_how_the_endpoint_answers(alice_app: App, alice: Receiver, git_host: GitHost) -> None:
+    assert notices.ping(alice_app).status == 200
+    assert alice.requests[-1].payload["event"] == "ping"
+    with alice.faults.put(ReceiverFault(status=418)):
+        assert notices.ping(alice_app).error.startswith("418")
+    assert alice.problems == []
+
+
+def test_an_app_without_a_contact_gets_no_mail(alice_app: App, work: Work) -> None:
+    services.disable_app(alice_app, "for a test")
+    work()
+    assert mail.outbox == []
