@@ -98,6 +98,7 @@ class Player:
 
     def come(self) -> None:
         self._pipe.send("come")
+        self._pipe.recv()
 
     def has_it(self) -> None:
         self._pipe.recv()
@@ -122,6 +123,7 @@ def _play(make: Callable[[], MakeLock], name: str, hold: float, pipe: Connection
     lock = make()
     pipe.send("ready")
     pipe.recv()
+    pipe.send("coming")
     came = time.monotonic()
     with lock(name):
         got = time.monotonic()
@@ -143,7 +145,7 @@ def _waiting_line(contender: Contender, length: int) -> Iterator[tuple[Player, l
     holder.has_it()
     for waiter in waiters:
         waiter.come()
-        time.sleep(0.03)
+        time.sleep(0.06)  # for a busy machine to let it stand in line before the next one comes
     time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  so that no poll happens to fall on the release
     yield holder, waiters
 

@@ -212,7 +212,16 @@ GIT_HOSTS = _list(
 )
 LOG_LEVEL = _text("DOCORA_LOG_LEVEL", "INFO", "the least level that is logged", kind="a level such as INFO")
 SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
-RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at one repository")
+RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "longest pause between two looks at one repository")
+MIN_RESCAN_INTERVAL = _seconds(
+    "DOCORA_MIN_RESCAN_INTERVAL", 60, "shortest pause between two looks, for a repository that has just changed"
+)
+SCAN_BACKLOG = _integer(
+    "DOCORA_SCAN_BACKLOG",
+    2000,
+    "planned looks that may wait in the queue; what is due beyond them waits in the database",
+)
+FETCHES_PER_HOST = _integer("DOCORA_FETCHES_PER_HOST", 8, "clones and fetches from one git host at the same time")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
 SLOW_DELIVERY_CONCURRENCY = _integer(
@@ -239,6 +248,26 @@ REPO_LOCK_TTL = _seconds("REPO_LOCK_TTL", 120, "life of a lock whose holder is d
 REPO_LOCK_WAIT = _seconds("REPO_LOCK_WAIT", 60, "how long a job waits for a lock before it is retried later", zero=True)
 GIT_TIMEOUT = _seconds("DOCORA_GIT_TIMEOUT", 3600, "longest time that one clone or fetch may take")
 GIT_ASK_TIMEOUT = _seconds("DOCORA_GIT_ASK_TIMEOUT", 20, "longest time that asking a remote for its tip may take")
+GIT_STALL_TIMEOUT = _seconds(
+    "DOCORA_GIT_STALL_TIMEOUT", 60, "how long a host may send next to nothing in the middle of a fetch"
+)
+MAX_FILE_BYTES = _bytes("DOCORA_MAX_FILE_BYTES", 1 << 30, "a larger file is left out, with a record in its snapshot")
+MAX_REPOSITORY_BYTES = _bytes(
+    "DOCORA_MAX_REPOSITORY_BYTES", 20 << 30, "a repository whose files, packed, are larger is not fetched"
+)
+DISK_RESERVE_BYTES = _bytes(
+    "DOCORA_DISK_RESERVE_BYTES",
+    256 << 20,
+    "nothing is fetched while fewer bytes are free where the clones are",
+    least=0,
+)
+DISK_QUOTA_BYTES = _bytes(
+    "DOCORA_DISK_QUOTA_BYTES",
+    0,
+    "room for all clones; beyond it, those out of use for longest go until they are needed again (0: no limit)",
+    least=0,
+)
+RECONCILE_INTERVAL = _seconds("DOCORA_RECONCILE_INTERVAL", 3600, "pause between two rounds of `manage.py reconcile`")
 ACCESS_PROOF_AGE = _seconds(
     "DOCORA_ACCESS_PROOF_AGE", 300, "how old the proof that a watch's token can read may be at a delivery"
 )

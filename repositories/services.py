@@ -205,13 +205,15 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
     return trash is not None
 
 
-def request_snapshot(repository: Repository) -> None:
+def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
+    """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
     queue.enqueue(
         queue.SNAPSHOTS,
         "snapshots.jobs.take_snapshot",
         repository.pk,
         job_id=f"snapshot-{repository.pk}",
         timeout=2 * settings.GIT_TIMEOUT,
+        first=not planned,
     )
 
 

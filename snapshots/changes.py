@@ -79,7 +79,7 @@ def _deletes(watch: Watch, sequence: int) -> Iterator[Change]:
 
 def _kept(watch: Watch, sequence: int, event: Event) -> QuerySet[FileVersion]:
     """The files of the snapshot that make this event. `held` is what the app has, `refusal` what it refused."""
-    rows = manifest.at(watch.repository_id, sequence).filter(since__gt=watch.synced_sequence)
+    rows = manifest.contents_at(watch.repository_id, sequence).filter(since__gt=watch.synced_sequence)
     rows = rows.annotate(
         held=FilteredRelation("file__delivered", condition=Q(file__delivered__watch=watch)),
         refusal=FilteredRelation("file__parked", condition=Q(file__parked__watch=watch)),

@@ -35,7 +35,7 @@ def find(watch: Watch, path: str) -> FileVersion:
     A byte of a path that is not UTF-8 is written as %XX, as in the list of files. A file whose name really
     has such a text in it comes first.
     """
-    newest = manifest.at(watch.repository_id, watch.repository.sequence)
+    newest = manifest.contents_at(watch.repository_id, watch.repository.sequence)
     for candidate in dict.fromkeys([GitPath(path.encode()), GitPath.from_text(path)]):
         version = newest.filter(file__repository=watch.repository_id, file__path_digest=candidate.digest).first()
         if version and watch.selection.takes(candidate.text, version.size):

@@ -132,7 +132,7 @@ def _is_remembered(repository: Repository, place: Place) -> bool:
 
 
 def _page_of_files(watch: Watch, place: Place, limit: int) -> Page:
-    rows = manifest.at(watch.repository_id, place.sequence).filter(file_id__gt=place.file_id)
+    rows = manifest.contents_at(watch.repository_id, place.sequence).filter(file_id__gt=place.file_id)
     columns = ("file_id", "file__path", "file__raw_path", "sha256", "size")
     found = [
         Item(
@@ -200,6 +200,7 @@ def _contents(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[I
     replaced = FileVersion.objects.filter(file=OuterRef("file"), until=OuterRef("since"))
     began = (
         FileVersion.objects.filter(behind, repository=watch.repository_id, since__lte=newest)
+        .exclude(sha256=b"")  # too large to be told
         .annotate(previous=Subquery(replaced.values("sha256")[:1]), previous_size=Subquery(replaced.values("size")[:1]))
         .filter(Q(previous=None) | ~Q(previous=F("sha256")))
     )

@@ -5,6 +5,7 @@ or writes to the database. That is faster than two threads that fight for the in
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 import time
@@ -196,13 +197,19 @@ class WebhookClient(Generic[M]):
         except TimeoutError:
             error = f"no answer within {self._timeout:g} s"
             return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
-        except (aiohttp.ClientError, ForbiddenAddress, OSError, ValueError) as error:
+        except (
+            Exception
+        ) as error:  # whatever a strange peer provokes in a library is a failed delivery, not a hanging run
             return Answer(status=None, error=_reason(error), error_class=_class_of(error), milliseconds=took())
 
     def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """Judges the address that is about to be dialled, so a name that changes its mind gains nothing."""
         family, kind, protocol, _, address = info
-        network.check_address(address[0], plain=self._base_url.startswith("http:"))
+        try:
+            network.check_address(address[0], plain=self._base_url.startswith("http:"))
+        except ForbiddenAddress as error:
+            # Only an OSError lets the next address of the name be tried.
+            raise PermissionError(errno.EPERM, str(error)) from None
         return socket.socket(family, kind, protocol)
 
 
@@ -222,14 +229,14 @@ def _complaint(response: aiohttp.ClientResponse) -> str:
     return f"{response.status} {response.reason}{hint}"[:200].replace("\0", "")
 
 
-def _forbidden(error: Exception) -> ForbiddenAddress | None:
-    """aiohttp wraps what a socket's maker raises, or not, depending on how many addresses a name has."""
-    candidates = (error, error.__cause__, getattr(error, "os_error", None))
-    return next((each for each in candidates if isinstance(each, ForbiddenAddress)), None)
+def _refusal(error: Exception) -> str:
+    """Why no address of the host may be dialled, if that is what happened."""
+    cause = getattr(error, "os_error", error)
+    return str(cause.strerror) if isinstance(cause, PermissionError) else ""
 
 
 def _reason(error: Exception) -> str:
-    return str(_forbidden(error) or f"{type(error).__name__}: {error}")[:200].replace("\0", "")
+    return (_refusal(error) or f"{type(error).__name__}: {error}")[:200].replace("\0", "")
 
 
 _CLASSES: list[tuple[type[BaseException], str]] = [
@@ -243,7 +250,7 @@ _CLASSES: list[tuple[type[BaseException], str]] = [
 
 
 def _class_of(error: Exception) -> str:
-    if _forbidden(error):
+    if _refusal(error):
         return "forbidden-address"
     return next((name for kind, name in _CLASSES if isinstance(error, kind)), "protocol")
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from io import StringIO
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 from pytest_django import Settings
 
-from docora.demo.githost import HostedRepository
+from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import services
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -204,3 +206,31 @@ def test_a_notice_is_said_again_only_while_it_holds(watch: Watch, alice: Receive
     redelivery.redeliver(row)
     work()
     assert sent(alice) == [("sync_failed", "")]
+
+
+class TestCommands:
+    def test_a_resync_by_command(self, watch: Watch, alice: Receiver, work: Work) -> None:
+        output = run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything")
+        assert output == "3 messages to go; acme/handbook has 3 files\n"
+        work()
+        assert len(alice.requests) == 3
+
+    def test_everything_since_a_moment_by_command(self, watch: Watch, alice: Receiver, work: Work) -> None:
+        run("redeliver", watch.app.public_id, watch.repository.public_id, "--since", "2000-01-01T00:00Z")
+        work()
+        assert len(alice.requests) == 3
+
+    def test_a_watch_that_is_not_there(self) -> None:
+        with pytest.raises(CommandError, match="app_x does not watch repo_x"):
+            run("redeliver", "app_x", "repo_x", "--now")
+
+    def test_a_ping_by_command(self, alice_app: App, alice: Receiver, git_host: GitHost) -> None:
+        assert "/ping answered 200 after" in run("ping", alice_app.public_id)
+        with alice.faults.put(ReceiverFault(status=503)), pytest.raises(CommandError, match="503"):
+            run("ping", alice_app.public_id)
+
+
+def run(*words: str) -> str:
+    output = StringIO()
+    call_command(*words, stdout=output)
+    return output.getvalue()
