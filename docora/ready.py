@@ -11,7 +11,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from repositories import pulse, queue
+from repositories import connections, pulse
 
 
 class NotReady(Exception):
@@ -51,17 +51,24 @@ def _migrations() -> None:
         raise NotReady("migrations are missing: run manage.py migrate")
 
 
+@cache
+def _impatient_connection() -> redis.Redis:
+    return connections.connect_impatiently(timeout=2)
+
+
 def _redis() -> None:
-    queue.connection().ping()
+    _impatient_connection().ping()
 
 
 def _jobs() -> None:
+    _redis()
     waited = pulse.seconds_waited()
     if waited > settings.READY_JOB_AGE:
         raise NotReady(f"a job has been waiting for {waited:.0f} s")
 
 
 def _scheduler() -> None:
+    _redis()
     since = pulse.seconds_since_tick()
     if since is None:
         raise NotReady("the scheduler has not ticked yet")

@@ -1,21 +1,27 @@
 """So many requests a minute: token buckets in Redis, shared by all web processes on all hosts.
 
 A bucket holds one minute's allowance, so a client may spend it in one burst. Without Redis nobody is
-refused: the limit protects the service from its clients, not the clients from the service.
+refused, and nobody waits for it: the limit protects the service from its clients, not the clients from it.
 """
 
 import ipaddress
 import logging
 import math
+import time
+from functools import cache
 
 import redis
 from django.conf import settings
 
-from repositories import queue
+from repositories import connections
 from repositories.errors import DocoraError
 from repositories.models import App
 
 log = logging.getLogger("docora.rate_limit")
+
+_TIMEOUT = 0.5
+_PAUSE_AFTER_FAILURE = 5.0
+_asked_again_at = 0.0
 
 # KEYS[1] holds what is left and when that was so, by the server's clock; it expires once it is full again.
 _SPEND = """
@@ -50,14 +56,21 @@ def spend_for_address(address: str) -> None:
     _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE)
 
 
+@cache
+def connection() -> redis.Redis:
+    return connections.connect_impatiently(timeout=_TIMEOUT)
+
+
 def _spend(name: str, per_minute: int) -> None:
     """Raises RateLimited when the minute's allowance is used up; 0 means that there is no limit."""
-    if not per_minute:
+    global _asked_again_at
+    if not per_minute or time.monotonic() < _asked_again_at:
         return
     try:
-        wait = float(queue.connection().eval(_SPEND, 1, f"docora:rate:{name}", per_minute))
+        wait = float(connection().eval(_SPEND, 1, f"docora:rate:{name}", per_minute))
     except redis.RedisError as error:
-        log.warning("Requests are not limited: %s", error)
+        _asked_again_at = time.monotonic() + _PAUSE_AFTER_FAILURE
+        log.warning("Requests are not limited for %g s: %s", _PAUSE_AFTER_FAILURE, error)
         return
     if wait:
         raise RateLimited(wait)

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from docora import valkey as embedded
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import queue, repo_lock, services
+from repositories import queue, rate_limit, repo_lock, services
 from repositories.models import App
 from tests.api import Api
 from tests.worker import run_jobs
@@ -47,6 +47,8 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
 
     monkeypatch.setattr("repositories.connections.connect", connect)
     queue.connection.cache_clear()
+    rate_limit.connection.cache_clear()
+    monkeypatch.setattr(rate_limit, "_asked_again_at", 0.0)
     repo_lock.start_anew()
     return connect()
 
@@ -71,6 +73,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("repositories.connections.connect", connect)
     queue.connection.cache_clear()
+    rate_limit.connection.cache_clear()
     with connect() as client:
         client.flushall()
         yield client

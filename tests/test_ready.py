@@ -8,10 +8,15 @@ import redis
 from django.test import Client
 
 from docora import ready
-from repositories import pulse, queue
+from repositories import connections, pulse, queue
 from snapshots.schedule import tick
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh_connection(fake_redis: redis.Redis) -> None:
+    ready._impatient_connection.cache_clear()
 
 
 def checks(client: Client) -> tuple[int, dict[str, str]]:
@@ -42,7 +47,7 @@ def test_a_job_that_nobody_takes_is_noticed(client: Client, settings: Any) -> No
 
 
 def test_without_redis_it_says_so_and_no_more(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "connection", lambda: redis.Redis(unix_socket_path="/nowhere/valkey.sock"))
+    monkeypatch.setattr(connections, "connect", lambda **_: redis.Redis(unix_socket_path="/nowhere/valkey.sock"))
     status, found = checks(client)
     assert (status, found["redis"], found["database"]) == (503, "Redis does not answer", "ok")
     assert "nowhere" not in str(found)
