@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-lock bench-delivery lock format
+.PHONY: help install run demo test check bench bench-lock bench-delivery bench-api lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +33,8 @@ demo: $(VENV)/.runtime ## the whole story in a terminal, by itself, in under a m
 	@$(BIN)/python manage.py demo
 
 test: $(VENV)/.dev ## the whole test suite, on SQLite and on PostgreSQL
-	$(BIN)/python -m pytest --database=sqlite
-	$(BIN)/python -m pytest --database=postgresql
+	TEST_DATABASE=sqlite $(PYTEST)
+	TEST_DATABASE=postgresql $(PYTEST)
 
 check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements
 	$(BIN)/ruff check .
@@ -47,13 +48,16 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
-bench: bench-lock bench-delivery ## every benchmark, each beside a named reference in the same run
+bench: bench-lock bench-delivery bench-api ## every benchmark, each beside a named reference in the same run
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock
 
 bench-delivery: $(VENV)/.dev ## deliveries per second and time to sync, beside the raw HTTP client
 	@$(BIN)/python -m benchmarks.delivery
+
+bench-api: $(VENV)/.dev ## requests per second with 1 and with 10,000 apps
+	@$(BIN)/python -m benchmarks.api
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

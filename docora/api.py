@@ -1,4 +1,7 @@
-"""The HTTP API: one document for all rooms, and one shape for every error."""
+"""The HTTP API: the doors of all rooms, and what each error means to a client.
+
+It stands under /api/, where older clients look for it, and under /api/v1/: one definition, two mounts.
+"""
 
 from http import HTTPStatus
 from typing import Any
@@ -6,9 +9,12 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.schema import OpenAPISchema
 
-from docora import __version__
-from repositories.api import BearerToken, Problem, router
+from docora import __version__, openapi
+from docora.problems import busy, problem
+from repositories.api import BearerToken, FieldProblem
+from repositories.cursors import InvalidCursor
 from repositories.errors import (
     AccessDenied,
     DocoraError,
@@ -17,70 +23,107 @@ from repositories.errors import (
     InvalidUrl,
     RefNotFound,
 )
-from repositories.services import NotWatched, TokenRefused
-
-api = NinjaAPI(
-    title="Docora",
-    version=__version__,
-    description="Watch git repositories; every created, updated and deleted file arrives at your webhook, signed.",
-    auth=BearerToken(),
-    docs_url="/docs",
-)
-api.add_router("", router)
+from repositories.rate_limit import RateLimited
+from repositories.services import AppGone, NotWatched, TokenRefused
+from snapshots.api import router
+from snapshots.api_deliveries import NoSuchDelivery
+from snapshots.content import ContentUnavailable, NoSuchFile
+from snapshots.feed import CursorExpired
+from snapshots.ranges import RangeNotSatisfiable
+from snapshots.reading import AccessRefused
 
 _STATUS: dict[type[DocoraError], HTTPStatus] = {
     InvalidUrl: HTTPStatus.UNPROCESSABLE_ENTITY,
+    InvalidCursor: HTTPStatus.UNPROCESSABLE_ENTITY,
     ForbiddenAddress: HTTPStatus.UNPROCESSABLE_ENTITY,
     RefNotFound: HTTPStatus.UNPROCESSABLE_ENTITY,
     TokenRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    AppGone: HTTPStatus.UNAUTHORIZED,
+    AccessRefused: HTTPStatus.FORBIDDEN,
     AccessDenied: HTTPStatus.NOT_FOUND,
     NotWatched: HTTPStatus.NOT_FOUND,
+    NoSuchFile: HTTPStatus.NOT_FOUND,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
+    CursorExpired: HTTPStatus.GONE,
+    RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     HostUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ContentUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-_RETRY_AFTER = "30"
+_RETRY_AFTER = 30
+_DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
 
-def _problem(request: HttpRequest, status: HTTPStatus, detail: str, code: str) -> HttpResponse:
-    problem = Problem(title=status.phrase, status=status, detail=detail, error=detail, code=code)
-    response = api.create_response(request, problem.dict(), status=status)
-    response["Content-Type"] = "application/problem+json"
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        response["Retry-After"] = _RETRY_AFTER
+class DocoraApi(NinjaAPI):
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            title="Docora",
+            version=__version__,
+            description=_DESCRIPTION,
+            urls_namespace=name,
+            auth=BearerToken(),
+            docs_url="/docs",
+        )
+        for error, handler in _HANDLERS.items():
+            self.add_exception_handler(error, handler)
+        self.add_router("", router)
+
+    def get_openapi_schema(self, **mount: Any) -> OpenAPISchema:
+        return openapi.complete(super().get_openapi_schema(**mount))
+
+
+def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
+    status = _STATUS.get(type(error), HTTPStatus.BAD_GATEWAY)
+    if error.retriable and status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
+        return busy(status, str(error), error.code, retry_after=getattr(error, "retry_after", _RETRY_AFTER))
+    return problem(status, str(error), error.code)
+
+
+def _unsatisfiable(request: HttpRequest, error: RangeNotSatisfiable) -> HttpResponse:
+    response = problem(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error), error.code)
+    response["Content-Range"] = f"bytes */{error.size}"
     return response
 
 
-@api.exception_handler(DocoraError)
-def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
-    status = _STATUS.get(type(error), HTTPStatus.BAD_GATEWAY)
-    return _problem(request, status, str(error), error.code)
-
-
-@api.exception_handler(AuthenticationError)
 def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
-    response = _problem(request, HTTPStatus.UNAUTHORIZED, "A valid bearer token is needed.", "unauthenticated")
+    response = problem(HTTPStatus.UNAUTHORIZED, "A valid bearer token is needed.", "unauthenticated")
     response["WWW-Authenticate"] = "Bearer"
     return response
 
 
-@api.exception_handler(ValidationError)
 def _malformed(request: HttpRequest, error: ValidationError) -> HttpResponse:
-    return _problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(map(_complaint, error.errors)), "malformed")
+    complaints = [_complaint(item) for item in error.errors]
+    detail = "; ".join(f"{complaint.field}: {complaint.message}" for complaint in complaints)
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, "malformed", errors=complaints)
 
 
-@api.exception_handler(HttpError)
 def _refused(request: HttpRequest, error: HttpError) -> HttpResponse:
     status = HTTPStatus(error.status_code)
     if status is HTTPStatus.BAD_REQUEST:  # how the framework calls a body that is not JSON
         status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return _problem(request, status, str(error), "malformed")
+    return problem(status, str(error), "malformed")
 
 
-@api.exception_handler(Http404)
 def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
-    return _problem(request, HTTPStatus.NOT_FOUND, "Nothing is here.", "not-found")
+    return problem(HTTPStatus.NOT_FOUND, "Nothing is here.", "not-found")
 
 
-def _complaint(item: dict[str, Any]) -> str:
+_HANDLERS: dict[type[Exception], Any] = {
+    DocoraError: _expected,
+    RangeNotSatisfiable: _unsatisfiable,
+    AuthenticationError: _unauthenticated,
+    ValidationError: _malformed,
+    HttpError: _refused,
+    Http404: _not_found,
+}
+
+
+def _complaint(item: dict[str, Any]) -> FieldProblem:
     """Names the field, never the value: it may be a token."""
-    field = ".".join(str(part) for part in item["loc"][2:]) or "body"
-    return f"{field}: {item['msg']}"
+    source, *place = item["loc"]
+    named = place[1:] if source == "body" else place
+    message = item["msg"].removeprefix("Value error, ")
+    return FieldProblem(field=".".join(map(str, named)) or str(source), message=message)
+
+
+api = DocoraApi("api")
+api_v1 = DocoraApi("api-v1")

@@ -188,6 +188,20 @@ TRUSTED_NETWORKS: tuple[Network, ...] = _list(
     "private networks that git and webhooks may dial all the same, also over plain http",
     shown="",
 )
+TRUSTED_PROXIES: tuple[Network, ...] = _list(
+    "DOCORA_TRUSTED_PROXIES",
+    "networks such as 10.1.0.0/16",
+    ipaddress.ip_network,
+    (),
+    "proxies in front of Docora whose X-Forwarded-For is believed; from anybody else it is ignored",
+    shown="",
+)
+APP_RATE = _integer("DOCORA_APP_RATE", 1200, "API requests per minute that one app may make; 0: any number", least=0)
+ADDRESS_RATE = _integer(
+    "DOCORA_ADDRESS_RATE", 3000, "API requests per minute from one address (IPv6: one /64); 0: any number", least=0
+)
+READY_JOB_AGE = _seconds("DOCORA_READY_JOB_AGE", 900, "/ready answers 503 when a job has been waiting for longer")
+MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",
     "host names, with :port if it is not the usual one",
@@ -198,13 +212,25 @@ GIT_HOSTS = _list(
 )
 LOG_LEVEL = _text("DOCORA_LOG_LEVEL", "INFO", "the least level that is logged", kind="a level such as INFO")
 SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
-RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "pause between two looks at one repository")
+RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "longest pause between two looks at one repository")
+MIN_RESCAN_INTERVAL = _seconds(
+    "DOCORA_MIN_RESCAN_INTERVAL", 60, "shortest pause between two looks, for a repository that has just changed"
+)
+SCAN_BACKLOG = _integer(
+    "DOCORA_SCAN_BACKLOG",
+    2000,
+    "planned looks that may wait in the queue; what is due beyond them waits in the database",
+)
+FETCHES_PER_HOST = _integer("DOCORA_FETCHES_PER_HOST", 8, "clones and fetches from one git host at the same time")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
 SLOW_DELIVERY_CONCURRENCY = _integer(
     "SLOW_DELIVERY_CONCURRENCY", 1, "workers for endpoints that hang, which `manage.py up` starts beside the others"
 )
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
+WEB_THREADS = _integer(
+    "DOCORA_WEB_THREADS", 16, "requests that one web process answers at a time; half of them may be waiting for changes"
+)
 STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True
 )
@@ -222,6 +248,26 @@ REPO_LOCK_TTL = _seconds("REPO_LOCK_TTL", 120, "life of a lock whose holder is d
 REPO_LOCK_WAIT = _seconds("REPO_LOCK_WAIT", 60, "how long a job waits for a lock before it is retried later", zero=True)
 GIT_TIMEOUT = _seconds("DOCORA_GIT_TIMEOUT", 3600, "longest time that one clone or fetch may take")
 GIT_ASK_TIMEOUT = _seconds("DOCORA_GIT_ASK_TIMEOUT", 20, "longest time that asking a remote for its tip may take")
+GIT_STALL_TIMEOUT = _seconds(
+    "DOCORA_GIT_STALL_TIMEOUT", 60, "how long a host may send next to nothing in the middle of a fetch"
+)
+MAX_FILE_BYTES = _bytes("DOCORA_MAX_FILE_BYTES", 1 << 30, "a larger file is left out, with a record in its snapshot")
+MAX_REPOSITORY_BYTES = _bytes(
+    "DOCORA_MAX_REPOSITORY_BYTES", 20 << 30, "a repository whose files, packed, are larger is not fetched"
+)
+DISK_RESERVE_BYTES = _bytes(
+    "DOCORA_DISK_RESERVE_BYTES",
+    256 << 20,
+    "nothing is fetched while fewer bytes are free where the clones are",
+    least=0,
+)
+DISK_QUOTA_BYTES = _bytes(
+    "DOCORA_DISK_QUOTA_BYTES",
+    0,
+    "room for all clones; beyond it, those out of use for longest go until they are needed again (0: no limit)",
+    least=0,
+)
+RECONCILE_INTERVAL = _seconds("DOCORA_RECONCILE_INTERVAL", 3600, "pause between two rounds of `manage.py reconcile`")
 ACCESS_PROOF_AGE = _seconds(
     "DOCORA_ACCESS_PROOF_AGE", 300, "how old the proof that a watch's token can read may be at a delivery"
 )
@@ -234,6 +280,7 @@ ENDPOINT_PATIENCE_DAYS = _integer(
     "DOCORA_ENDPOINT_PATIENCE_DAYS", 5, "days after which an endpoint that accepts nothing is disabled"
 )
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
+HISTORY_DAYS = _integer("DOCORA_HISTORY_DAYS", 30, "days for which the change feed can be read back")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
     "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0
 )

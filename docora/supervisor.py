@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from docora import interrupted, processes, valkey
 from docora.children import Child, Program
-from docora.env import BASE_DIR
+from docora.env import BASE_DIR, WEB_THREADS
 from docora.preflight import StartError
 from docora.signals import StopRequests
 
@@ -234,7 +234,9 @@ class Supervisor:
         handle = self._listener.fileno()
         words = (
             # Preloaded, imported once and then forked: half the time to start, and less memory.
-            f"-m gunicorn docora.wsgi --preload --bind fd://{handle} --workers {self._plan.web_processes} --threads 4"
+            f"-m gunicorn docora.wsgi --config python:docora.web --preload --bind fd://{handle}"
+            # A path of git may have 4 KB, each byte of it three characters in a URL: as long as gunicorn allows.
+            f" --workers {self._plan.web_processes} --threads {WEB_THREADS} --limit-request-line 8190"
             f" --graceful-timeout {self._plan.stop_grace:.0f} --no-control-socket --access-logfile -"
         )
         return Program("web", lambda _mark: [sys.executable, *words.split()], inherits=(handle,))

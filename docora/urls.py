@@ -4,13 +4,15 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from docora import health
-from docora.api import api
+from docora import health, ready
+from docora.api import api, api_v1
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("health", health.health),
     path("version", health.version),
+    path("ready", ready.ready),
+    path("api/v1/", api_v1.urls),
     path("api/", api.urls),
     path("admin/django_rq/", include("django_rq.urls")),
     path("admin/", admin.site.urls),

@@ -1,6 +1,6 @@
 """Which token may read a repository now, and which watch takes the blame when it may not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,18 +20,18 @@ class Seen:
 
     tip: Tip | None
     remote: Remote
+    watches: tuple[Watch, ...]
 
 
-def tip_for(repository: Repository) -> Seen:
-    """Ask with the token of a watch whose access is proven; one that is refused takes the blame, alone."""
-    refusal = AccessDenied("Nobody watches the repository.")
+def ways_in(repository: Repository) -> Iterator[Seen]:
+    """What each token sees that is accepted, the best proven first; one that is refused takes the blame, alone."""
     for token, watches in _tokens(repository):
         try:
-            return _ask(repository, token, watches)
+            seen = _ask(repository, token, watches)
         except AccessDenied as error:
-            _blame(watches, error)
-            refusal = error
-    raise refusal
+            blame(watches, error)
+        else:
+            yield seen
 
 
 def prove(watch: Watch) -> None:
@@ -42,8 +42,20 @@ def prove(watch: Watch) -> None:
     try:
         _ask(watch.repository, watch.token, [watch])
     except AccessDenied as error:
-        _blame([watch], error)
+        blame([watch], error)
         raise
+
+
+def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
+    """These watches fail, nobody else. Each is told once, when it begins: not again while its token stays refused."""
+    for watch in watches:
+        rows = Watch.objects.filter(pk=watch.pk)
+        reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
+        if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
+            job_id = f"refusal-{watch.pk}"
+            queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_refusal", watch.pk, job_id=job_id, timeout=60)
+        else:
+            rows.update(**reason)
 
 
 def _tokens(repository: Repository) -> Iterator[tuple[str, list[Watch]]]:
@@ -59,7 +71,7 @@ def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
     remote = Remote(url=repository.remote, token=token)
     tip = clones.look(remote, repository.ref)
     _note_proof(watches)
-    return Seen(tip=tip, remote=remote)
+    return Seen(tip=tip, remote=remote, watches=tuple(watches))
 
 
 def _note_proof(watches: list[Watch]) -> None:
@@ -69,15 +81,3 @@ def _note_proof(watches: list[Watch]) -> None:
     stale = [w.pk for w in watches if w.access_denied_at or not w.access_proven_at or w.access_proven_at < aged]
     if stale:
         Watch.objects.filter(pk__in=stale).update(access_proven_at=now, access_denied_at=None)
-
-
-def _blame(watches: list[Watch], error: AccessDenied) -> None:
-    """Each is told once, when it begins: not again while its token stays refused."""
-    for watch in watches:
-        rows = Watch.objects.filter(pk=watch.pk)
-        reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
-        if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
-            job_id = f"refusal-{watch.pk}"
-            queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_refusal", watch.pk, job_id=job_id, timeout=60)
-        else:
-            rows.update(**reason)

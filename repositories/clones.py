@@ -7,7 +7,9 @@ tear nor take it away. Whatever writes takes `held`, the proof that the lock is 
 import contextlib
 import hashlib
 import logging
+import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,16 +20,19 @@ from typing import IO
 from django.conf import settings
 
 from repositories import git
-from repositories.errors import CloneDamaged, GitError, RefNotFound
-from repositories.git import Remote
+from repositories.errors import CloneDamaged, DiskFull, GitError, RefNotFound
+from repositories.git import Listener, Remote
+from repositories.remotes import RemoteUrl
 from repositories.repo_lock import HeldLock
 
 __all__ = [
     "Blobs",
     "Digest",
     "Entry",
+    "Listener",
     "Remote",
     "Tip",
+    "Usage",
     "discard",
     "look",
     "open_blobs",
@@ -46,10 +51,11 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """What a ref stands for at the remote."""
+    """What a ref stands for at the remote, and where that was found: a renamed repository has moved."""
 
     sha: str
     source: str
+    url: RemoteUrl
 
     @property
     def branch(self) -> str:
@@ -71,44 +77,64 @@ class Digest:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    clone_key: str
+    bytes: int
+    last_used: float
+
+
 def path_of(clone_key: str) -> Path:
-    return Path(settings.REPOS_BASE_PATH) / clone_key
+    return _root() / clone_key
 
 
 def look(remote: Remote, ref: str) -> Tip | None:
     """The remote's tip of ref (empty: its default branch); None if the repository is empty."""
     patterns = [f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}"] if ref else ["HEAD"]
     found: dict[str, str] = {}
-    for line in git.ask(remote, *patterns).decode(errors="replace").splitlines():
+    url, listing = git.ask(remote, *patterns)
+    for line in listing.decode(errors="replace").splitlines():
         value, _, name = line.partition("\t")
         if value.startswith("ref: "):
             found["symref"] = value.removeprefix("ref: ")
         else:
             found[name] = value
     if not ref:
-        return Tip(sha=found["HEAD"], source=found.get("symref", "HEAD")) if "HEAD" in found else None
+        return Tip(sha=found["HEAD"], source=found.get("symref", "HEAD"), url=url) if "HEAD" in found else None
     branch, tag, peeled = patterns
     if branch in found:
-        return Tip(sha=found[branch], source=branch)
+        return Tip(sha=found[branch], source=branch, url=url)
     if tag in found:
-        return Tip(sha=found.get(peeled, found[tag]), source=tag)
+        return Tip(sha=found.get(peeled, found[tag]), source=tag, url=url)
     raise RefNotFound(f"The repository has no branch or tag named {ref}.")
 
 
-def refresh(clone_key: str, remote: Remote, tip: Tip, *, anew: bool = False, held: HeldLock) -> str:
+def refresh(
+    clone_key: str,
+    remote: Remote,
+    tip: Tip,
+    *,
+    anew: bool = False,
+    also: Iterable[str] = (),
+    on_progress: Listener | None = None,
+    held: HeldLock,
+) -> str:
     """Bring the tip into the clone, pin it and return its commit: the remote may have moved on from `tip.sha`.
 
     A clone that is not there is made beside and renamed, so a half-made one is never visible; a broken
-    one is replaced in the same way.
+    one is replaced in the same way. `also` names commits that a clone made anew should have, if it can.
     """
     folder = path_of(clone_key)
+    source = _Source(remote.at(tip.url), tip, tuple(also), on_progress)
+    _check_room()
+    with held.inherit():  # no git of an earlier holder is running any more
+        _sweep(clone_key)
     if folder.is_dir() and not anew:
-        _sweep(folder, held)
         try:
-            return _fetch_and_pin(folder, remote, tip, held)
+            return _fetch_and_pin(folder, source, held)
         except CloneDamaged as error:
             log.warning("Making the clone of %s anew: %s", clone_key, error)
-    return _clone(folder, remote, tip, held)
+    return _clone(clone_key, source, held)
 
 
 def has(clone_key: str, commit: str) -> bool:
@@ -141,8 +167,30 @@ def difference(clone_key: str, old: str, new: str) -> Iterator[tuple[bytes, Entr
 @contextlib.contextmanager
 def open_blobs(clone_key: str) -> Iterator["Blobs"]:
     """Contents by their git names. It goes on reading although the clone is renamed meanwhile."""
-    with git.open_process(path_of(clone_key), "cat-file", "--batch") as (requests, answers):
+    folder = path_of(clone_key)
+    with git.open_process(folder, "cat-file", "--batch") as (requests, answers):
+        _touch(folder)
         yield Blobs(requests, answers)
+
+
+def sizes(clone_key: str, blobs: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """The size of each content, without reading it."""
+    names = "".join(f"{blob}\n" for blob in blobs).encode()
+    listing = git.read(path_of(clone_key), "cat-file", "--batch-check", "--buffer", stdin=names)
+    for line in listing.decode().splitlines():
+        blob, *facts = line.split()
+        if len(facts) != 2:
+            raise CloneDamaged(f"The clone lacks {blob}.")
+        yield blob, int(facts[1])
+
+
+def read_small(clone_key: str, name: str, longest: int) -> bytes | None:
+    """The content of a file such as `commit:path`; None if it is not there, no file, or longer."""
+    folder = path_of(clone_key)
+    _, *facts = git.read(folder, "cat-file", "--batch-check", stdin=f"{name}\n".encode()).decode().split()
+    if len(facts) != 2 or facts[0] != "blob" or int(facts[1]) > longest:
+        return None
+    return git.read(folder, "cat-file", "blob", name)
 
 
 class Blobs:
@@ -220,24 +268,103 @@ def empty(trash: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def _aside(purpose: str) -> Path:
+def keys_on_disk() -> list[str]:
+    """The key of every clone that is there, whether or not anybody knows it."""
+    owners = [path for path in _folders(_root()) if not path.name.startswith(".")]
+    return [f"{owner.name}/{clone.name}" for owner in owners for clone in _folders(owner)]
+
+
+def leftovers(older_than: float) -> list[Path]:
+    """What killed workers left in the trash and among the drafts, untouched for so many seconds."""
+    long_ago = time.time() - older_than
+    found = [*_folders(_root() / ".trash"), *_folders(_root() / ".drafts")]
+    return [path for path in found if path.stat().st_mtime < long_ago]
+
+
+def usage(clone_key: str) -> Usage:
+    """How much room the clone takes, and when it was of use last."""
+    folder = path_of(clone_key)
+    with contextlib.suppress(FileNotFoundError):
+        files = [path.stat() for path in folder.rglob("*")]
+        return Usage(clone_key, sum(file.st_blocks * 512 for file in files), folder.stat().st_mtime)
+    return Usage(clone_key, 0, time.time())
+
+
+def pins(clone_key: str) -> set[str]:
+    return set(git.read(path_of(clone_key), "for-each-ref", "--format=%(refname:lstrip=3)", _PIN).decode().split())
+
+
+def unpin(clone_key: str, commits: Iterable[str], *, held: HeldLock) -> None:
+    orders = "".join(f"delete {_PIN}/{commit}\n" for commit in commits)
+    git.write(path_of(clone_key), "update-ref", "--stdin", stdin=orders.encode(), held=held)
+
+
+def count_packs(clone_key: str) -> int:
+    return len(list(path_of(clone_key).glob("objects/pack/*.pack")))
+
+
+def pack(clone_key: str, *, held: HeldLock) -> None:
+    """Put all that is pinned into one pack and drop the rest; who reads a pinned commit meanwhile goes on."""
+    folder = path_of(clone_key)
+    with held.inherit():
+        _sweep(clone_key)
+    git.write(folder, "pack-refs", "--all", "--prune", held=held)
+    git.write(folder, "repack", "-a", "-d", "--quiet", held=held)
+    git.write(folder, "prune", "--expire=now", held=held)
+
+
+def _folders(parent: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(path for path in parent.iterdir() if path.is_dir())
+    return []
+
+
+def _aside(purpose: str, name: str = "") -> Path:
     """A name on the same volume that no clone key can have."""
-    parent = Path(settings.REPOS_BASE_PATH) / f".{purpose}"
+    parent = _root() / f".{purpose}"
     parent.mkdir(parents=True, exist_ok=True)
-    return parent / uuid.uuid4().hex
+    return parent / f"{name}{uuid.uuid4().hex}"
 
 
-def _clone(folder: Path, remote: Remote, tip: Tip, held: HeldLock) -> str:
-    draft = _aside("drafts")
+def _root() -> Path:
+    return Path(settings.REPOS_BASE_PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What to fetch, and from where."""
+
+    remote: Remote
+    tip: Tip
+    also: tuple[str, ...]
+    on_progress: Listener | None
+
+
+def _draft_prefix(clone_key: str) -> str:
+    return hashlib.sha256(clone_key.encode()).hexdigest()[:32] + "-"
+
+
+def _clone(clone_key: str, source: _Source, held: HeldLock) -> str:
+    draft = _aside("drafts", _draft_prefix(clone_key))
     draft.mkdir()
     try:
-        object_format = "sha256" if len(tip.sha) == 64 else "sha1"
+        object_format = "sha256" if len(source.tip.sha) == 64 else "sha1"
         git.write(draft, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", held=held)
-        commit = _fetch_and_pin(draft, remote, tip, held)
-        _swap(draft, folder, held)
+        commit = _fetch_and_pin(draft, source, held)
+        for other in source.also:
+            _fetch_also(draft, source.remote, other, held)
+        _swap(draft, path_of(clone_key), held)
     finally:
         empty(draft)
     return commit
+
+
+def _fetch_also(draft: Path, remote: Remote, commit: str, held: HeldLock) -> None:
+    """The commit of another ref on this clone. If the host does not give it, that ref's next look repairs it."""
+    try:
+        git.fetch(draft, remote, f"{commit}:{_PIN}/{commit}", held=held)
+    except GitError as error:
+        log.info("The new clone of %s lacks %s: %s", remote.url, commit, error)
 
 
 def _swap(draft: Path, folder: Path, held: HeldLock) -> None:
@@ -250,21 +377,33 @@ def _swap(draft: Path, folder: Path, held: HeldLock) -> None:
     empty(old)
 
 
-def _fetch_and_pin(folder: Path, remote: Remote, tip: Tip, held: HeldLock) -> str:
-    git.fetch(folder, remote, f"+{tip.source}:{_INCOMING}", held=held)
+def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> str:
+    refspec = f"+{source.tip.source}:{_INCOMING}"
+    git.fetch(folder, source.remote, refspec, on_progress=source.on_progress, held=held)
     commit = git.read(folder, "rev-parse", "--verify", f"{_INCOMING}^{{commit}}").decode().strip()
     orders = f"update {_PIN}/{commit} {commit}\ndelete {_INCOMING}\n"
     git.write(folder, "update-ref", "--stdin", stdin=orders.encode(), held=held)
+    _touch(folder)
     return commit
 
 
-def _sweep(folder: Path, held: HeldLock) -> None:
-    """Remove what a killed git left. The file lock says that none is running."""
-    with held.inherit():
-        left = [
-            *folder.glob("*.lock"),
-            *folder.glob("refs/docora/**/*.lock"),
-            *folder.glob("objects/pack/tmp_*"),
-        ]
-        for path in left:
+def _touch(folder: Path) -> None:
+    """The clone was of use now: the one that was not for longest is the first to make room."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+def _check_room() -> None:
+    _root().mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(_root()).free < settings.DISK_RESERVE_BYTES:
+        raise DiskFull(f"Fewer than {settings.DISK_RESERVE_BYTES} bytes are free where the clones are.")
+
+
+def _sweep(clone_key: str) -> None:
+    """Remove what a killed git left, at once and not by age: none of ours is running any more."""
+    folder = path_of(clone_key)
+    for pattern in ("*.lock", "packed-refs.new", "refs/docora/**/*.lock", "objects/pack/tmp_*", "objects/pack/*.keep"):
+        for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
+    for draft in (_root() / ".drafts").glob(f"{_draft_prefix(clone_key)}*"):
+        empty(draft)

@@ -6,7 +6,10 @@
     ├── GitError                 git said no
     │   ├── AccessDenied         this token cannot read the repository            (watch)
     │   ├── RefNotFound          the branch or tag is not there                   (repository)
+    │   ├── Moved                redirected to where we do not follow             (repository)
     │   ├── HostUnavailable      down, slow, throttling; try again                (repository)
+    │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES            (repository)
+    │   ├── DiskFull             no room for the clone on our side                (repository)
     │   ├── CloneDamaged         the clone is gone or broken; made anew           (repository)
     │   └── GitFailed            anything else                                    (repository)
     ├── LockTimeoutError         somebody else held the lock for too long         (nobody; retried)
@@ -45,8 +48,26 @@ class RefNotFound(GitError):
     code = "ref-not-found"
 
 
+class Moved(GitError):
+    code = "moved"
+
+    def __init__(self, text: str, *, trace: str = "") -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
 class HostUnavailable(GitError):
     code = "host-unavailable"
+
+
+class TooLarge(GitError):
+    code = "too-large"
+    # Not before the next probe: each attempt is a download up to the limit.
+    retriable = False
+
+
+class DiskFull(GitError):
+    code = "disk-full"
 
 
 class CloneDamaged(GitError):

@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from repositories.crypto import EncryptedField
 from repositories.remotes import RemoteUrl
+from repositories.selection import Selection
 
 
 def _app_id() -> str:
@@ -176,6 +177,9 @@ class Watch(models.Model):
     app = models.ForeignKey(App, models.CASCADE, related_name="watches", editable=False)
     repository = models.ForeignKey(Repository, models.CASCADE, related_name="watches", editable=False)
     token = EncryptedField(blank=True, editable=False)
+    include = models.JSONField(default=list, editable=False, help_text="Globs of the files that the app wants.")
+    exclude = models.JSONField(default=list, editable=False, help_text="Globs of the files that it does not want.")
+    max_file_size = models.PositiveBigIntegerField(null=True, editable=False)
     status = models.CharField(max_length=20, choices=WatchStatus.choices, default=WatchStatus.PENDING, editable=False)
     retry_count = models.PositiveIntegerField(default=0, editable=False)
     retry_at = models.DateTimeField(null=True, editable=False, help_text="No delivery before this time.")
@@ -214,3 +218,7 @@ class Watch(models.Model):
 
     def __str__(self) -> str:
         return f"{self.app} watches {self.repository}"
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)

@@ -34,7 +34,10 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _end_of_job(now: float) -> float:
-    """When the alarm of the job's time-out rings, if one is set: a hung job must not renew for ever."""
+    """When the alarm of the job's time-out rings, if one is set.
+
+    A hung job must not renew for ever, nor one whose time-out was swallowed, as logging does with errors.
+    """
     left, _ = signal.getitimer(signal.ITIMER_REAL)
     return now + left + _GRACE_AFTER_TIMEOUT if left else math.inf
 

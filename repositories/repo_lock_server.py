@@ -51,11 +51,11 @@ end
 local function call_next()
   while true do
     local token = redis.call('LPOP', queue)
-    if not token or token == me then return token end
-    if tell(token, 'your turn') then
+    if not token then return false end
+    if tell(token, 'your turn') then  -- else it is dead, for nobody listens: skip it
       redis.call('SET', turn, token, 'PX', TURN_MS)
       local after = redis.call('LINDEX', queue, 0)
-      if after then tell(after, 'stand by') end
+      if after then tell(after, 'stand by') end  -- to look again when the turn runs out: it may be frozen
       return token
     end
   end
@@ -68,7 +68,7 @@ _ACQUIRE = (
 local ttl, wait_ms = ARGV[2], tonumber(ARGV[3])
 local holder = redis.call('HMGET', lock, 'token', 'since', 'fence')
 
-if holder[1] == me then
+if holder[1] == me then  -- the answer to the first time was lost
   redis.call('PEXPIRE', lock, ttl)
   return {1, holder[3]}
 end
@@ -80,7 +80,7 @@ local function busy(ahead, since, key)
     place = redis.call('RPUSH', queue, me) - 1
     redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), wait_ms + 10000))
   end
-  if place > 0 then return {0, ahead, since, -1} end
+  if place > 0 then return {0, ahead, since, -1} end  -- only the first need look when the key expires
   return {0, ahead, since, redis.call('PTTL', key)}
 end
 

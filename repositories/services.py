@@ -1,13 +1,16 @@
 """What can be done with apps and watches: onboard, watch, unwatch, and the locked delete behind it."""
 
 import logging
+import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
@@ -15,8 +18,11 @@ from repositories.errors import AccessDenied, DocoraError
 from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
+from repositories.selection import EVERYTHING, Selection
 
 log = logging.getLogger("docora.repositories")
+
+_PUBLIC_ID = re.compile(r"repo_[0-9a-f]{24}")
 
 
 class NotWatched(DocoraError):
@@ -28,6 +34,13 @@ class NotWatched(DocoraError):
 
 class TokenRefused(DocoraError):
     code = "token-refused"
+
+
+class AppGone(DocoraError):
+    code = "app-gone"
+
+    def __init__(self) -> None:
+        super().__init__("The app has been deleted.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +111,7 @@ def enable_app(app: App) -> None:
     log.info("Enabled the endpoint of %s", app)
 
 
-def watch(app: App, url: str, *, token: str = "", ref: str = "") -> Watch:
+def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
     """Watch a repository that this token can read now; watching it again starts over.
 
     The old watch is replaced in one transaction, so a failure on the way leaves it as it was.
@@ -107,24 +120,33 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "") -> Watch:
     clones.look(clones.Remote(url=remote, token=token), ref)
     is_private = bool(token) and _is_private(remote, ref)
     with transaction.atomic():
+        if not _lock(app):
+            raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
-        repository.watches.filter(app=app).delete()
-        made = Watch.objects.create(app=app, repository=repository, token=token, access_proven_at=timezone.now())
+        _forget(repository.watches.filter(app=app))
+        made = Watch.objects.create(
+            app=app,
+            repository=repository,
+            token=token,
+            include=selection.include,
+            exclude=selection.exclude,
+            max_file_size=selection.max_file_size,
+            access_proven_at=timezone.now(),
+        )
         request_snapshot(repository)
     return made
 
 
 def change_token(app: App, repository_id: str, token: str) -> None:
     """Use another token from now on; what was delivered stays delivered."""
-    watch = _watch_of(app, repository_id)
-    repository = watch.repository
+    repository = watch_of(app, repository_id).repository
     try:
         clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
     except AccessDenied as error:
         raise TokenRefused(f"The new token cannot read the repository: {error}") from None
-    with transaction.atomic():
-        changed = Watch.objects.filter(pk=watch.pk).update(token=token, access_proven_at=timezone.now(), **Watch.FRESH)
-        if not changed:
+    with _locked(repository_id) as repository:
+        watches = repository.watches.filter(app=app)
+        if not watches.update(token=token, access_proven_at=timezone.now(), **Watch.FRESH):
             raise NotWatched
         Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
         request_snapshot(repository)
@@ -132,9 +154,43 @@ def change_token(app: App, repository_id: str, token: str) -> None:
 
 def unwatch(app: App, repository_id: str) -> None:
     """Forget the watch and all that was delivered for it; the last watch takes clone and repository with it."""
+    with _locked(repository_id) as repository:
+        if not _forget(repository.watches.filter(app=app)):
+            raise NotWatched
+        _drop_if_unwatched(repository)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What goes with an app."""
+
+    watches: int
+    orphans: tuple[str, ...]
+    files: int
+
+
+def impact_of_deleting(app: App) -> Impact:
+    """Look before `delete_app`: its watches, the repositories that nobody else watches, the files delivered."""
+    others = Watch.objects.exclude(app=app).filter(repository=OuterRef("pk"))
+    orphans = Repository.objects.filter(~Exists(others), watches__app=app)
+    totals = app.watches.aggregate(watches=Count("pk", distinct=True), files=Count("delivered"))
+    return Impact(**totals, orphans=tuple(sorted(map(str, orphans))))
+
+
+def delete_app(app: App) -> None:
+    """Delete the app with its watches, and the repositories that nobody else watches, in one transaction.
+
+    Repositories are locked in one order, so two deletions cannot wait for each other. Their clones are
+    purged one by one: a busy one holds back no other, and no two locks are ever held together.
+    """
     with transaction.atomic():
-        _watch_of(app, repository_id).delete()
-        _drop_if_unwatched(repository_id)
+        _lock(app)
+        watched = Repository.objects.filter(watches__app=app).order_by("clone_key", "ref")
+        for public_id in watched.values_list("public_id", flat=True):
+            with suppress(NotWatched):
+                unwatch(app, public_id)
+        app.delete()
+    log.info("Deleted the app %s", app)
 
 
 def purge_clone(clone_key: str, *, job_id: str) -> bool:
@@ -149,13 +205,15 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
     return trash is not None
 
 
-def request_snapshot(repository: Repository) -> None:
+def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
+    """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
     queue.enqueue(
         queue.SNAPSHOTS,
         "snapshots.jobs.take_snapshot",
         repository.pk,
         job_id=f"snapshot-{repository.pk}",
         timeout=2 * settings.GIT_TIMEOUT,
+        first=not planned,
     )
 
 
@@ -184,23 +242,67 @@ def _is_private(remote: RemoteUrl, ref: str) -> bool:
     return False
 
 
-def _watch_of(app: App, repository_id: str) -> Watch:
+def watch_of(app: App, repository_id: str) -> Watch:
+    """This app's watch of that repository; another app's is as unknown as one that never was."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
     try:
-        return Watch.objects.select_related("repository").get(app=app, repository__public_id=repository_id)
+        return Watch.objects.select_related("app", "repository").get(app=app, repository__public_id=repository_id)
     except Watch.DoesNotExist:
         raise NotWatched from None
 
 
-def _drop_if_unwatched(repository_id: str) -> None:
-    repository = Repository.objects.select_for_update().get(public_id=repository_id)
+@contextmanager
+def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
+    """A transaction in which nobody else changes this app's watch, or ends it."""
+    with _locked(repository_id) as repository:
+        watch = repository.watches.select_for_update().filter(app=app).first()
+        if watch is None:
+            raise NotWatched
+        watch.app, watch.repository = app, repository
+        yield watch
+
+
+def _lock(app: App) -> bool:
+    """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
+    return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
+
+
+@contextmanager
+def _locked(repository_id: str) -> Iterator[Repository]:
+    """A transaction that holds the repository's row, always before any of its watches' rows."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
+    with transaction.atomic():
+        repository = Repository.objects.select_for_update().filter(public_id=repository_id).first()
+        if repository is None:
+            raise NotWatched
+        yield repository
+
+
+def _forget(watches: QuerySet[Watch]) -> int:
+    """Delete at most one watch with all that hangs on it; returns how many there were.
+
+    Its row is locked first: a delivery run writes under that lock, so it either comes before or finds nothing.
+    """
+    ids = list(watches.select_for_update().values_list("pk", flat=True))
+    Watch.objects.filter(pk__in=ids).delete()
+    for watch_id in ids:
+        queue.drop(f"deliver-{watch_id}")
+    return len(ids)
+
+
+def _drop_if_unwatched(repository: Repository) -> None:
     if repository.watches.exists():
         return
+    queue.drop(f"snapshot-{repository.pk}")
+    purge_job = f"purge-{repository.pk}"
     repository.delete()
     if not Repository.objects.filter(clone_key=repository.clone_key).exists():
         queue.enqueue(
             queue.SNAPSHOTS,
             "snapshots.jobs.purge_clone",
             repository.clone_key,
-            job_id=f"purge-{repository.pk}",
+            job_id=purge_job,
             timeout=settings.GIT_TIMEOUT,
         )

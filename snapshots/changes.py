@@ -79,7 +79,7 @@ def _deletes(watch: Watch, sequence: int) -> Iterator[Change]:
 
 def _kept(watch: Watch, sequence: int, event: Event) -> QuerySet[FileVersion]:
     """The files of the snapshot that make this event. `held` is what the app has, `refusal` what it refused."""
-    rows = manifest.at(watch.repository_id, sequence).filter(since__gt=watch.synced_sequence)
+    rows = manifest.contents_at(watch.repository_id, sequence).filter(since__gt=watch.synced_sequence)
     rows = rows.annotate(
         held=FilteredRelation("file__delivered", condition=Q(file__delivered__watch=watch)),
         refusal=FilteredRelation("file__parked", condition=Q(file__parked__watch=watch)),
@@ -93,7 +93,10 @@ def _kept(watch: Watch, sequence: int, event: Event) -> QuerySet[FileVersion]:
 def _contents(watch: Watch, sequence: int, event: Event) -> Iterator[Change]:
     columns = ("file_id", "sha256", "file__path", "file__raw_path", "blob", "size", "since")
     rows = _kept(watch, sequence, event).values_list(*columns, "held__sha256", "held__again", "refusal__again")
+    selection = watch.selection
     for file_id, sha256, path, raw, blob, size, since, previous, again, once_more in _pages(rows):
+        if not selection.takes(path, size):
+            continue
         yield Change(
             event=event,
             file_id=file_id,

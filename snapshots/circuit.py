@@ -4,13 +4,13 @@ The row count of one UPDATE names the single winner, so any number of workers an
 """
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from repositories.errors import GitError
+from repositories.errors import DocoraError
 from repositories.models import Repository, WatchStatus
 from snapshots import notices
 
@@ -32,31 +32,42 @@ def lets_through(repository: Repository) -> bool:
 def count_success(repository: Repository) -> None:
     rows = Repository.objects.filter(pk=repository.pk)
     if rows.exclude(circuit_open_until=None).update(**Repository.HEALTHY):
-        notices.announce_recovery(repository.pk)
+        _closed(repository)
     elif repository.consecutive_failures or repository.last_error:
         rows.update(**Repository.HEALTHY)
 
 
-def count_failure(repository: Repository, error: GitError) -> float | None:
+def count_failure(repository: Repository, error: DocoraError) -> float | None:
     """Returns the pause before the next attempt; None when the circuit is open and a probe will come by itself."""
     rows = Repository.objects.filter(pk=repository.pk)
     rows.update(consecutive_failures=F("consecutive_failures") + 1, last_error_code=error.code, last_error=str(error))
     failures = rows.values_list("consecutive_failures", flat=True).first() or 0
     _tell_watches(repository, error, failures)
-    if failures < settings.CIRCUIT_BREAKER_THRESHOLD:
+    if failures < settings.CIRCUIT_BREAKER_THRESHOLD and error.retriable:
         log.warning("Looking at %s failed (%d in a row): %s", repository, failures, error)
         return float(settings.RETRY_BASE_DELAY * 2 ** (failures - 1))
     until = timezone.now() + _cooldown()
     if rows.filter(circuit_open_until=None).update(circuit_open_until=until):
-        log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
-        notices.announce_failure(repository.pk)
+        _opened(repository, error, until)
     rows.update(next_check_at=F("circuit_open_until"))
     return None
 
 
-def _tell_watches(repository: Repository, error: GitError, failures: int) -> None:
+def _opened(repository: Repository, error: DocoraError, until: datetime) -> None:
+    """The one place where a circuit opens; further failures, and probes that fail, do not come here."""
+    log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
+    notices.announce_failure(repository.pk)
+
+
+def _closed(repository: Repository) -> None:
+    """The one place where a circuit closes."""
+    log.info("Circuit of %s closed", repository)
+    notices.announce_recovery(repository.pk)
+
+
+def _tell_watches(repository: Repository, error: DocoraError, failures: int) -> None:
     """Each watch shows why it stands still, but one whose own token is refused keeps its own reason."""
-    out_of_attempts = failures >= settings.MAX_RETRY_ATTEMPTS
+    out_of_attempts = failures >= settings.MAX_RETRY_ATTEMPTS or not error.retriable
     repository.watches.filter(access_denied_at=None).update(
         status=WatchStatus.FAILED if out_of_attempts else WatchStatus.PENDING,
         retry_count=failures,

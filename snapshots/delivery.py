@@ -95,7 +95,7 @@ def _deliver_alone(watch: Watch, job_id: str, lane: str) -> float | None:
     except LockTimeoutError as error:
         log.warning("Left %s to the run that is telling %s already: %s", watch.repository, watch.app, error)
         return None
-    except WatchGone:
+    except (WatchGone, Watch.DoesNotExist):
         log.info("Stopped telling %s about %s: it is not watched any more", watch.app, watch.repository)
         pause = None
     if pause is None:

@@ -6,11 +6,14 @@ from rq import Retry, get_current_job
 
 from repositories import queue
 from repositories import services as repositories
+from repositories.dry_run import Question
 from repositories.models import App
 from repositories.repo_lock_retry import retry_when_locked
-from snapshots import delivery, notices, services
+from snapshots import delivery, notices, reconcile, services
+from snapshots import measure as measuring
 
 
+@queue.one_round_at_a_time
 @retry_when_locked
 def take_snapshot(repository_id: int) -> Retry | None:
     return _again(services.take_snapshot(repository_id, job_id=_job_id()))
@@ -24,6 +27,16 @@ def deliver(watch_id: int) -> Retry | None:
 @retry_when_locked
 def purge_clone(clone_key: str) -> None:
     repositories.purge_clone(clone_key, job_id=_job_id())
+
+
+@retry_when_locked
+def measure(sealed_question: str) -> None:
+    measuring.measure(Question.unseal(sealed_question), job_id=_job_id())
+
+
+@retry_when_locked
+def reconcile_all(_: None = None) -> None:
+    reconcile.run(job_id=_job_id())
 
 
 def announce_refusal(watch_id: int) -> None:

@@ -5,17 +5,19 @@ while it hashed cannot put an older commit over a newer one.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 
 from repositories import clones
 from repositories.clones import Digest, Entry
 from repositories.models import Repository
+from snapshots import ignore
 from snapshots.models import File, FileVersion, Snapshot
 from snapshots.paths import GitPath
 
@@ -23,12 +25,18 @@ log = logging.getLogger("docora.snapshots")
 
 T = TypeVar("T")
 _BATCH = 500
+_MOST_LEFT_OUT = 1000
 
 
 def at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
     """The files of snapshot number `sequence`, also when newer snapshots have been taken since."""
     versions = FileVersion.objects.filter(repository_id=repository_id, since__lte=sequence)
     return versions.filter(Q(until=None) | Q(until__gt=sequence))
+
+
+def contents_at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
+    """Those of them that can be told: not the ones that are too large, which are there without a digest."""
+    return at(repository_id, sequence).exclude(sha256=b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,7 @@ class _Known:
     mode: str
     blob: str
     size: int
+    sha256: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,58 +57,82 @@ class _Difference:
 
     entries: dict[bytes, Entry | None]
     known: dict[bytes, _Known]
-    left_out: list[dict[str, str]]
+    submodules: set[bytes]
+
+    @property
+    def present(self) -> dict[bytes, Entry]:
+        return {path: entry for path, entry in self.entries.items() if entry}
+
+    @property
+    def replaced(self) -> list[_Known]:
+        return [self.known[path] for path in self.entries if path in self.known]
 
 
-def write(repository_id: int, commit: str, *, branch: str, fence: int) -> bool:
+def write(
+    repository_id: int, commit: str, *, branch: str, fence: int, on_progress: Callable[[int, int], None] | None = None
+) -> bool:
     """Write down the pinned commit; False if a newer fetch has been written, or the repository is gone."""
     while repository := Repository.objects.filter(pk=repository_id, fence__lt=fence).first():
         difference = _compare(repository, commit)
-        digests = _digests(repository, difference)
+        digests = _digests(repository, difference, on_progress or _nobody_listens)
         with transaction.atomic():
             base = Repository.objects.select_for_update().filter(pk=repository_id, sequence=repository.sequence)
             if base.exists():
-                _store(repository, commit, branch, fence, difference, digests)
+                _store(repository, Snapshot(commit_sha=commit, branch=branch), fence, difference, digests)
                 return True
     log.info("Dropped the snapshot of repository %s at %s: it was overtaken", repository_id, commit)
     return False
 
 
+def _nobody_listens(done: int, total: int) -> None:
+    pass
+
+
 def _compare(repository: Repository, commit: str) -> _Difference:
-    """Against the manifest: by git's own comparison of two trees, or in full where the old one is not there."""
-    old = repository.commit_sha
-    if old and clones.has(repository.clone_key, old):
-        found = dict(clones.difference(repository.clone_key, old, commit))
-        known = _known(repository, found)
-    else:
-        known = _known(repository, None)
-        found = _changed(known, clones.tree(repository.clone_key, commit))
+    """Against the manifest: by git's own comparison of two trees, or in full where that would not do."""
+    found, known = _changes_between(repository, repository.commit_sha, commit) or _all_changes(repository, commit)
+    rules = ignore.rules_at(repository.clone_key, commit)
     submodules = {path for path, entry in found.items() if entry and entry.mode == clones.SUBMODULE}
-    entries = {path: None if path in submodules else entry for path, entry in found.items()}
-    return _Difference(
-        entries={path: entry for path, entry in entries.items() if entry or path in known},
-        known=known,
-        left_out=_left_out(repository, found, submodules),
-    )
+    entries: dict[bytes, Entry | None] = {}
+    for path, entry in found.items():
+        shown = None if path in submodules or rules.hide(path) else entry
+        if shown != _as_entry(path, known.get(path)):
+            entries[path] = shown
+    return _Difference(entries=entries, known=known, submodules=submodules)
 
 
-def _changed(known: dict[bytes, _Known], entries: Iterable[Entry]) -> dict[bytes, Entry | None]:
+_Found = tuple[dict[bytes, Entry | None], dict[bytes, _Known]]
+
+
+def _changes_between(repository: Repository, old: str, new: str) -> _Found | None:
+    """None if the old commit is not there any more, or if other paths are ignored now."""
+    if not old or not clones.has(repository.clone_key, old):
+        return None
+    found = dict(clones.difference(repository.clone_key, old, new))
+    return None if ignore.RULES in found else (found, _known(repository, found))
+
+
+def _all_changes(repository: Repository, commit: str) -> _Found:
+    known = _known(repository, None)
     found: dict[bytes, Entry | None] = dict.fromkeys(known)
-    for entry in entries:
-        old = known.get(entry.path)
-        if old and (old.blob, old.mode) == (entry.blob, entry.mode):
-            del found[entry.path]
-        else:
-            found[entry.path] = entry
-    return found
+    found.update((entry.path, entry) for entry in clones.tree(repository.clone_key, commit))
+    return found, known
 
 
-def _left_out(repository: Repository, found: Iterable[bytes], submodules: set[bytes]) -> list[dict[str, str]]:
-    """What was left out before and is not touched, and what is left out now."""
-    touched = {GitPath(path).text for path in found}
+def _as_entry(path: bytes, known: _Known | None) -> Entry | None:
+    return Entry(path, known.mode, known.blob) if known else None
+
+
+def _left_out(repository: Repository, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
+    """What was left out before and is not touched, and what is left out now; the first of them, if they are many."""
     last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
-    kept = [item for item in (last.left_out if last else []) if item["path"] not in touched]
-    return kept + [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(submodules)]
+    touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
+    items = [item for item in (last.left_out if last else []) if item["path"] not in touched]
+    items += [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
+    for path, entry in difference.present.items():
+        if not digests[entry.blob].sha256:
+            items.append({"path": GitPath(path).text, "reason": "too-large", "size": digests[entry.blob].size})
+    return items[:_MOST_LEFT_OUT]
 
 
 def _known(repository: Repository, paths: Iterable[bytes] | None) -> dict[bytes, _Known]:
@@ -114,40 +147,64 @@ def _known(repository: Repository, paths: Iterable[bytes] | None) -> dict[bytes,
 
 
 def _load(versions: QuerySet[FileVersion]) -> Iterator[tuple[bytes, _Known]]:
-    columns = ("file__path", "file__raw_path", "pk", "file_id", "mode", "blob", "size")
-    for path, raw, *facts in versions.values_list(*columns).iterator(chunk_size=2000):
-        yield (path.encode() if raw is None else bytes(raw)), _Known(*facts)
+    columns = ("file__path", "file__raw_path", "pk", "file_id", "mode", "blob", "size", "sha256")
+    for path, raw, pk, file_id, mode, blob, size, sha256 in versions.values_list(*columns).iterator(chunk_size=2000):
+        yield (path.encode() if raw is None else bytes(raw)), _Known(pk, file_id, mode, blob, size, bytes(sha256))
 
 
-def _digests(repository: Repository, difference: _Difference) -> dict[str, Digest]:
-    """The digest of every content that is new at its path; read from git only if it was never seen before."""
-    wanted = {entry.blob for entry in difference.entries.values() if entry}
-    digests: dict[str, Digest] = {}
-    seen = FileVersion.objects.filter(repository__clone_key=repository.clone_key)
-    if seen.exists():
-        for batch in _batches(wanted):
-            rows = seen.filter(blob__in=batch).values_list("blob", "sha256", "size")
-            digests.update((blob, Digest(bytes(sha256), size)) for blob, sha256, size in rows)
-    if unseen := wanted.difference(digests):
+def _digests(
+    repository: Repository, difference: _Difference, on_progress: Callable[[int, int], None]
+) -> dict[str, Digest]:
+    """The digest of every content that is new at its path; read from git only if it was never seen before.
+
+    A content that is too large has its size and no digest.
+    """
+    wanted = {entry.blob: None for entry in difference.present.values()}
+    digests = _seen_before(repository, wanted)
+    sizes = dict(clones.sizes(repository.clone_key, [blob for blob in wanted if blob not in digests]))
+    unseen = [blob for blob, size in sizes.items() if size <= settings.MAX_FILE_BYTES]
+    digests |= {blob: Digest(b"", size) for blob, size in sizes.items() if size > settings.MAX_FILE_BYTES}
+    if unseen:
         with clones.open_blobs(repository.clone_key) as blobs:
-            digests.update(blobs.digests(unseen))
+            for done, (blob, digest) in enumerate(blobs.digests(unseen), 1):
+                digests[blob] = digest
+                on_progress(done, len(unseen))
+    return digests
+
+
+def _seen_before(repository: Repository, wanted: Iterable[str]) -> dict[str, Digest]:
+    seen = FileVersion.objects.filter(repository__clone_key=repository.clone_key).exclude(sha256=b"")
+    if not seen.exists():
+        return {}
+    digests: dict[str, Digest] = {}
+    for batch in _batches(wanted):
+        rows = seen.filter(blob__in=batch).values_list("blob", "sha256", "size")
+        digests.update((blob, Digest(bytes(sha256), size)) for blob, sha256, size in rows)
     return digests
 
 
 def _store(
-    repository: Repository,
-    commit: str,
-    branch: str,
-    fence: int,
-    difference: _Difference,
-    digests: dict[str, Digest],
+    repository: Repository, snapshot: Snapshot, fence: int, difference: _Difference, digests: dict[str, Digest]
 ) -> None:
-    sequence = repository.sequence + 1
-    entries, known = difference.entries, difference.known
-    replaced = [known[path] for path in entries if path in known]
-    present = {path: entry for path, entry in entries.items() if entry}
-    for batch in _batches(old.version_id for old in replaced):
-        FileVersion.objects.filter(pk__in=batch).update(until=sequence)
+    snapshot.repository = repository
+    snapshot.sequence = repository.sequence + 1
+    for batch in _batches(old.version_id for old in difference.replaced):
+        FileVersion.objects.filter(pk__in=batch).update(until=snapshot.sequence)
+    _store_versions(repository, snapshot.sequence, difference, digests)
+    _count(snapshot, difference, digests)
+    snapshot.left_out = _left_out(repository, difference, digests)
+    snapshot.save()
+    Repository.objects.filter(pk=repository.pk).update(
+        sequence=snapshot.sequence,
+        commit_sha=snapshot.commit_sha,
+        branch=snapshot.branch,
+        fence=fence,
+        needs_repair=False,
+    )
+
+
+def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
+    present, known = difference.present, difference.known
     files = {path: known[path].file_id for path in present if path in known}
     files |= _file_ids(repository, [path for path in present if path not in known])
     for part in _batches(present.items()):
@@ -163,34 +220,19 @@ def _store(
             )
             for path, entry in part
         )
-    updated = sum(path in known for path in present)
-    _number(
-        Snapshot(
-            repository=repository,
-            sequence=sequence,
-            commit_sha=commit,
-            branch=branch,
-            created=len(present) - updated,
-            updated=updated,
-            deleted=len(entries) - len(present),
-            left_out=difference.left_out,
-        ),
-        fence,
-    )
 
 
-def _number(snapshot: Snapshot, fence: int) -> None:
-    repository = snapshot.repository
-    totals = at(repository.pk, snapshot.sequence).aggregate(files=Count("pk"), bytes=Sum("size"))
-    snapshot.files, snapshot.bytes = totals["files"], totals["bytes"] or 0
-    snapshot.save()
-    Repository.objects.filter(pk=repository.pk).update(
-        sequence=snapshot.sequence,
-        commit_sha=snapshot.commit_sha,
-        branch=snapshot.branch,
-        fence=fence,
-        needs_repair=False,
-    )
+def _count(snapshot: Snapshot, difference: _Difference, digests: dict[str, Digest]) -> None:
+    """From the snapshot before and the difference: counting all files would cost what the repository is large."""
+    last = Snapshot.objects.filter(repository=snapshot.repository, sequence=snapshot.sequence - 1).first()
+    now = {path: digests[entry.blob] for path, entry in difference.present.items() if digests[entry.blob].sha256}
+    before = {path for path in difference.entries if path in difference.known and difference.known[path].sha256}
+    snapshot.created = len(now.keys() - before)
+    snapshot.updated = len(now.keys() & before)
+    snapshot.deleted = len(before - difference.present.keys())
+    snapshot.files = (last.files if last else 0) + len(now) - len(before)
+    grown = sum(digest.size for digest in now.values()) - sum(difference.known[path].size for path in before)
+    snapshot.bytes = (last.bytes if last else 0) + grown
 
 
 def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:

@@ -1,12 +1,20 @@
 """Paths as git has them (any bytes but NUL) and as they are shown and sent (text)."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class GitPath:
     raw: bytes
+
+    @classmethod
+    def from_text(cls, text: str) -> "GitPath":
+        """The path that `text` shows, if it has bytes that are not UTF-8."""
+        return cls(
+            _ESCAPED.sub(lambda escape: chr(0xDC00 + int(escape[1], 16)), text).encode("utf-8", "surrogateescape")
+        )
 
     @property
     def text(self) -> str:
@@ -27,3 +35,4 @@ class GitPath:
 
 
 _ESCAPES = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
+_ESCAPED = re.compile("%([89A-F][0-9A-F])")

@@ -13,8 +13,9 @@ from pytest_django import Settings
 from docora import valkey as embedded
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import queue, repo_lock, services
+from repositories import queue, rate_limit, repo_lock, services
 from repositories.models import App
+from tests.api import Api
 from tests.worker import run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -46,6 +47,8 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
 
     monkeypatch.setattr("repositories.connections.connect", connect)
     queue.connection.cache_clear()
+    rate_limit.connection.cache_clear()
+    monkeypatch.setattr(rate_limit, "_asked_again_at", 0.0)
     repo_lock.start_anew()
     return connect()
 
@@ -70,6 +73,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("repositories.connections.connect", connect)
     queue.connection.cache_clear()
+    rate_limit.connection.cache_clear()
     with connect() as client:
         client.flushall()
         yield client
@@ -125,6 +129,16 @@ def _onboarded(name: str, receiver: Receiver) -> App:
     credentials = services.onboard(name, receiver.url, webhook_key=receiver.webhook_keys[0])
     receiver.app_id = credentials.app_id
     return App.objects.get(public_id=credentials.app_id)
+
+
+@pytest.fixture
+def alice_api(db: None, alice: Receiver) -> Api:
+    return Api(services.onboard("Alice's search", alice.url, webhook_key=alice.webhook_keys[0]).bearer_token)
+
+
+@pytest.fixture
+def bob_api(db: None, bob: Receiver) -> Api:
+    return Api(services.onboard("Bob's wiki", bob.url, webhook_key=bob.webhook_keys[0]).bearer_token)
 
 
 @pytest.fixture

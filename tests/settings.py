@@ -25,3 +25,6 @@ from docora.settings import *  # noqa: E402, F403  the environment had to be lai
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":  # noqa: F405
+    # A file, as in production: in memory there is no WAL, and connections see each other's locks as errors.
+    DATABASES["default"]["TEST"] = {"NAME": str(_home / "tests.sqlite3")}  # noqa: F405

@@ -59,12 +59,19 @@ def enqueue_a_child_process(service: Service, *command: str) -> Job:
     """A job that waits for a child in a session of its own, as git is started."""
     queue = snapshots(service.redis())
     job = queue.enqueue("subprocess.check_output", args=(list(command),), kwargs={"start_new_session": True})
-    wait_until(lambda: bool(find_command(command)), "the job starts")
+    wait_until(lambda: bool(find_command(service, command)), "the job starts")
     return job
 
 
-def find_command(command: tuple[str, ...]) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == list(command)]
+def find_command(service: Service, command: tuple[str, ...]) -> list[psutil.Process]:
+    return [process for process in service.processes() if _command(process) == list(command)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 @contextmanager
@@ -155,7 +162,7 @@ def test_the_job_of_a_killed_worker_is_done_by_the_next_one(sqlite_service: Serv
     sqlite_service.start()
     command = ("sleep", "3.14159")
     job = enqueue_a_child_process(sqlite_service, *command)
-    (orphan,) = find_command(command)
+    (orphan,) = find_command(sqlite_service, command)
     kill(sqlite_service, "snapshots-1")
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
     wait_until(lambda: job.get_status() == "finished", "the job is done again")

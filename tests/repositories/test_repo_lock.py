@@ -31,7 +31,7 @@ from repositories.repo_lock import (
     repo_locks,
     shutdown_repo_lock,
 )
-from repositories.repo_lock_server import LockServer, Names, new_token
+from repositories.repo_lock_server import YOUR_TURN, LockServer, Names, new_token
 
 KEY = "owner/repo"
 LOCK = "docora:repo-lock:{owner/repo}"
@@ -66,6 +66,12 @@ def others() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(max_workers=16) as pool:
         yield pool
         door.stop_waiting()
+
+
+@pytest.fixture
+def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the re-check every two seconds: what happens in time then happens by a wake-up."""
+    monkeypatch.setattr("repositories.repo_lock_claim._RECHECK", 60.0)
 
 
 @pytest.fixture
@@ -163,16 +169,14 @@ def test_trying_once_fails_at_once_and_names_the_holder(lock_log: LogLines) -> N
     assert lock_log(logging.ERROR) == []
 
 
-def test_a_waiter_is_woken_by_the_release(others: ThreadPoolExecutor, lock_log: LogLines) -> None:
+def test_a_waiter_is_woken_by_the_release(others: ThreadPoolExecutor, lock_log: LogLines, no_net: None) -> None:
     with repo_lock(KEY, job_id="37"):
-        waiting = others.submit(hold_briefly, "42", [])
+        waiting = others.submit(hold_briefly, "42", [], 30)
         until(lambda: waiters() == ["42"])
         assert not waiting.done()
-        released = time.monotonic()
     waiting.result(timeout=10)
-    assert time.monotonic() - released < 1, "the net of 2 s caught it, not the wake-up"
     assert lock_log(logging.WARNING) == ["Job 42 waiting for lock on owner/repo, held by job 37"]
-    assert lock_log(logging.DEBUG) == [
+    assert sorted(lock_log(logging.DEBUG)) == [
         "Job 37 acquired lock on owner/repo",
         "Job 37 released lock on owner/repo",
         "Job 42 acquired lock on owner/repo",
@@ -215,15 +219,28 @@ def test_a_newcomer_does_not_barge_in_before_the_one_whose_turn_it_is(server: re
         assert caught.value.holder.job_id == "slow"
 
 
-def test_a_dead_waiter_is_skipped_at_once(server: redis.Redis, others: ThreadPoolExecutor) -> None:
-    with repo_lock(KEY, job_id="1"):
-        server.rpush(f"{LOCK}:queue", new_token("dead"))
-        waiting = others.submit(hold_briefly, "2", [])
-        until(lambda: server.llen(f"{LOCK}:queue") == 2)
-        assert waiters() == ["2"], "a waiter that does not listen is not shown"
-        released = time.monotonic()
-    waiting.result(timeout=10)
-    assert time.monotonic() - released < 0.8
+def test_a_dead_waiter_is_skipped_at_once(server: redis.Redis) -> None:
+    names, dead, alive, lock_server = Names(KEY), new_token("dead"), new_token("alive"), LockServer(timeout=2)
+    holder = take_without_renewing("holder")
+    with lock_server.subscription(names, alive) as line:
+        lock_server.acquire(names, dead, ttl=60, wait=60)
+        lock_server.acquire(names, alive, ttl=60, wait=60)
+        assert waiters() == ["alive"], "a waiter that does not listen is not shown"
+        lock_server.leave(names, holder)
+        assert server.get(f"{LOCK}:turn") == alive.encode()
+        assert line.get_message(timeout=5)["data"] == YOUR_TURN
+
+
+def test_a_waiter_that_leaves_when_it_is_its_turn_passes_the_turn_on(server: redis.Redis) -> None:
+    names, first, second, lock_server = Names(KEY), new_token("first"), new_token("second"), LockServer(timeout=2)
+    holder = take_without_renewing("holder")
+    with lock_server.subscription(names, first), lock_server.subscription(names, second):
+        lock_server.acquire(names, first, ttl=60, wait=60)
+        lock_server.acquire(names, second, ttl=60, wait=60)
+        lock_server.leave(names, holder)
+        assert server.get(f"{LOCK}:turn") == first.encode()
+        lock_server.leave(names, first)
+        assert server.get(f"{LOCK}:turn") == second.encode()
 
 
 @contextmanager
@@ -238,32 +255,30 @@ def listening_waiter(server: redis.Redis, job_id: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_frozen_waiter_loses_its_turn_after_a_second(server: redis.Redis, others: ThreadPoolExecutor) -> None:
+def test_a_frozen_waiter_loses_its_turn_after_a_second(
+    server: redis.Redis, others: ThreadPoolExecutor, no_net: None
+) -> None:
     with listening_waiter(server, "frozen"):
         started = time.monotonic()
-        others.submit(hold_briefly, "2", []).result(timeout=10)
-        assert 0.5 < time.monotonic() - started < 1.9
+        others.submit(hold_briefly, "2", [], 30).result(timeout=10)
+        assert time.monotonic() - started > 0.5
 
 
 def test_the_second_in_line_is_told_when_to_look_after_a_frozen_first(
-    server: redis.Redis, others: ThreadPoolExecutor
+    server: redis.Redis, others: ThreadPoolExecutor, no_net: None
 ) -> None:
     token, frozen = new_token("frozen"), LockServer(timeout=2)
     with frozen.subscription(Names(KEY), token):
         with repo_lock(KEY, job_id="before"):
             frozen.acquire(Names(KEY), token, ttl=60, wait=60)
-            waiting = others.submit(hold_briefly, "2", [])
+            waiting = others.submit(hold_briefly, "2", [], 30)
             until(lambda: len(waiters()) == 2)
-            released = time.monotonic()
         waiting.result(timeout=10)
-        assert time.monotonic() - released < 1.8, "the net of 2 s caught it"
 
 
-def test_a_dead_holders_lock_is_free_after_its_ttl(others: ThreadPoolExecutor) -> None:
+def test_a_dead_holders_lock_is_free_after_its_ttl(others: ThreadPoolExecutor, no_net: None) -> None:
     take_without_renewing("dead", ttl=0.5)
-    started = time.monotonic()
-    hold_briefly("2", [])
-    assert time.monotonic() - started < 1.5
+    others.submit(hold_briefly, "2", [], 30).result(timeout=10)
 
 
 def test_the_same_job_may_take_its_lock_again() -> None:
@@ -356,10 +371,10 @@ def test_renewal_ends_with_the_jobs_time_out(monkeypatch: pytest.MonkeyPatch, lo
     monkeypatch.setattr("repositories.repo_lock_lease._GRACE_AFTER_TIMEOUT", 0.2)
     rang: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: rang.append(number))
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:
         with pytest.raises(LockLostError), repo_lock(KEY, job_id="hung", ttl=0.5) as held:
-            until(lambda: held.lost, patience=5)
+            until(lambda: held.lost)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert rang
@@ -541,7 +556,7 @@ def test_shutdown_lets_waiters_give_up_and_holders_release(others: ThreadPoolExe
         shutdown_repo_lock()
         with pytest.raises(LockTimeoutError):
             waiting.result(timeout=10)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5
     assert not is_held()
     assert "Job 42 stopped waiting for lock on owner/repo: shutting down" in lock_log(logging.WARNING)
 

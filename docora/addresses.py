@@ -1,0 +1,23 @@
+"""Who is asking: the address that a limit counts against."""
+
+import ipaddress
+
+from django.conf import settings
+from django.http import HttpRequest
+
+
+def client_address(request: HttpRequest) -> str:
+    """The last address that a proxy of ours saw; what stands before it in the header may be invented."""
+    address: str = request.META.get("REMOTE_ADDR", "")
+    forwarded = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
+    while forwarded and _is_trusted(address):
+        address = forwarded.pop()
+    return address
+
+
+def _is_trusted(address: str) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in settings.TRUSTED_PROXIES)

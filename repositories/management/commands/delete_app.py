@@ -1,0 +1,40 @@
+"""Delete a client app, after showing what goes with it."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from repositories import services
+from repositories.models import App
+
+
+class Command(BaseCommand):
+    help = "Delete a client app with its watches, and the clones that nobody else watches. Asks first."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("app_id", help="app_… as `onboard` printed it")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--dry-run", action="store_true", help="only show what would go")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        app = App.objects.filter(public_id=options["app_id"]).first()
+        if app is None:
+            raise CommandError(f"There is no app {options['app_id']}.")
+        self._show(app, services.impact_of_deleting(app))
+        if options["dry_run"]:
+            return
+        if not options["yes"] and input("Delete it? Type yes: ").strip() != "yes":
+            raise CommandError("Nothing was deleted.")
+        services.delete_app(app)
+        self.stdout.write("Deleted.")
+
+    def _show(self, app: App, impact: services.Impact) -> None:
+        self.stdout.write(
+            f"{app}\n"
+            f"  watches                       {impact.watches}\n"
+            f"  files delivered               {impact.files}\n"
+            f"  clones that nobody else uses  {len(impact.orphans)}"
+        )
+        for name in impact.orphans:
+            self.stdout.write(f"    {name}")

@@ -1,0 +1,73 @@
+"""Which files of a repository a watch wants: globs to include, globs to exclude, a size.
+
+A glob names whole paths: `*`, `?` and `[…]` stay inside one folder, `**` is any number of folders. One
+without a slash means the file's name, in whatever folder; one that ends in a slash means all below it.
+Matching takes time in proportion to path and glob, however many stars an app thinks of.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+LONGEST_GLOB = 500
+MOST_GLOBS = 100
+_ANY_DEPTH = "**"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    max_file_size: int | None = None
+
+    def takes(self, path: str, size: int) -> bool:
+        if self.max_file_size is not None and size > self.max_file_size:
+            return False
+        return self.takes_path(path)
+
+    def takes_path(self, path: str) -> bool:
+        return (not self.include or _any(self.include, path)) and not _any(self.exclude, path)
+
+
+EVERYTHING = Selection()
+
+
+def check_glob(text: str) -> str:
+    """The glob itself; ValueError if it can match nothing."""
+    if not text or len(text) > LONGEST_GLOB:
+        raise ValueError(f"a glob has 1 to {LONGEST_GLOB} characters")
+    if any(ord(character) < 32 for character in text):
+        raise ValueError("a glob has no control characters")
+    if text.startswith("/") or any(part in {"", ".", ".."} for part in text.removesuffix("/").split("/")):
+        raise ValueError("a glob is a path below the repository's root, such as docs/**/*.md")
+    return text
+
+
+def _any(globs: Iterable[str], path: str) -> bool:
+    parts = path.split("/")
+    return any(_matches(glob, parts) for glob in globs)
+
+
+def _matches(glob: str, parts: list[str]) -> bool:
+    """Walks the glob folder by folder and keeps every depth of the path that it may have reached."""
+    reached = {0}
+    for part in _parts(glob):
+        if part is None:
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {depth + 1 for depth in reached if depth < len(parts) and part.match(parts[depth])}
+        if not reached:
+            return False
+    return len(parts) in reached
+
+
+@lru_cache(maxsize=4096)
+def _parts(glob: str) -> tuple[re.Pattern[str] | None, ...]:
+    """One pattern for each folder of the glob; None for any number of them."""
+    if "/" not in glob:
+        glob = f"{_ANY_DEPTH}/{glob}"
+    if glob.endswith("/"):
+        glob += f"{_ANY_DEPTH}/*"
+    return tuple(None if part == _ANY_DEPTH else re.compile(fnmatch.translate(part)) for part in glob.split("/"))

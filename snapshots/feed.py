@@ -1,0 +1,228 @@
+"""What a repository contains and how that changed, in pages that an app pulls at its own pace.
+
+A page says where the next one begins. That place stays valid while new snapshots are taken: a list of
+files goes on in the snapshot in which it began, and the feed tells every change once, in order. It
+ends when the history that it needs is forgotten (DOCORA_HISTORY_DAYS), or when the watch is renewed with
+other options: the app then starts over.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from heapq import merge
+from itertools import islice
+
+from django.conf import settings
+from django.db.models import Exists, F, OuterRef, Q, Subquery
+from django.utils import timezone
+
+from repositories import cursors
+from repositories.errors import DocoraError
+from repositories.models import Repository, Watch
+from snapshots import manifest
+from snapshots.models import FileVersion, Snapshot
+from snapshots.paths import GitPath
+
+
+class CursorExpired(DocoraError):
+    code = "cursor-expired"
+
+    def __init__(self) -> None:
+        super().__init__("This place is not known any more; start over without it.")
+
+
+class Event(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+# What a place lies behind: a file of the whole snapshot, the deletion of a file in it, a new content in it.
+_FILE, _DELETION, _CONTENT = range(3)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Behind one file, in the order in which a snapshot's changes are told."""
+
+    sequence: int
+    kind: int
+    file_id: int
+
+    @classmethod
+    def before(cls, sequence: int) -> "Place":
+        return cls(sequence, _DELETION, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file of a snapshot, or what became of it in that snapshot."""
+
+    place: Place
+    event: Event
+    path: GitPath
+    sha256: bytes
+    size: int
+    previous: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    items: list[Item]
+    commits: dict[int, str]
+    following: Place
+    is_last: bool
+
+    def commit_of(self, item: Item) -> str:
+        return self.commits.get(item.place.sequence, "")
+
+
+def files(watch: Watch, cursor: str, limit: int) -> Page:
+    """The files of the newest snapshot; with a cursor, on in the snapshot in which the list began."""
+    place = _decode(watch, cursor)
+    if place.kind != _FILE:
+        raise CursorExpired
+    return _page_of_files(watch, place, limit)
+
+
+def changes(watch: Watch, cursor: str, limit: int) -> Page:
+    """Every file of the newest snapshot as created, and after it whatever changes."""
+    place = _decode(watch, cursor)
+    if place.kind != _FILE:
+        return _page_of_changes(watch, place, limit)
+    page = _page_of_files(watch, place, limit)
+    if not page.is_last:
+        return page
+    return Page(
+        items=page.items,
+        commits=page.commits,
+        following=Place.before(place.sequence + 1),
+        is_last=place.sequence == watch.repository.sequence,
+    )
+
+
+def cursor_for(watch: Watch, place: Place) -> str:
+    return cursors.encode(_mark(watch), place.sequence, place.kind, place.file_id)
+
+
+def _decode(watch: Watch, cursor: str) -> Place:
+    if not cursor:
+        return Place(watch.repository.sequence, _FILE, 0)
+    mark, numbers = cursors.decode(cursor, count=3)
+    place = Place(*numbers)
+    if mark != _mark(watch) or not _is_remembered(watch.repository, place):
+        raise CursorExpired
+    return place
+
+
+def _mark(watch: Watch) -> str:
+    """What the numbers of a cursor count: this repository, as selected by these options."""
+    return hashlib.sha256(f"{watch.repository.public_id} {watch.selection}".encode()).hexdigest()[:12]
+
+
+def _is_remembered(repository: Repository, place: Place) -> bool:
+    """Whether no version that ended in the first snapshot to be told, or later, has been forgotten."""
+    first = place.sequence + 1 if place.kind == _FILE else place.sequence
+    if first > repository.sequence:
+        return first == repository.sequence + 1
+    kept_since = timezone.now() - timedelta(days=settings.HISTORY_DAYS)
+    return Snapshot.objects.filter(repository=repository, sequence=first, taken_at__gt=kept_since).exists()
+
+
+def _page_of_files(watch: Watch, place: Place, limit: int) -> Page:
+    rows = manifest.contents_at(watch.repository_id, place.sequence).filter(file_id__gt=place.file_id)
+    columns = ("file_id", "file__path", "file__raw_path", "sha256", "size")
+    found = [
+        Item(
+            place=Place(place.sequence, _FILE, file_id),
+            event=Event.CREATED,
+            path=_path(path, raw),
+            sha256=bytes(sha256),
+            size=size,
+        )
+        for file_id, path, raw, sha256, size in rows.order_by("file_id").values_list(*columns)[: limit + 1]
+    ]
+    return _page(watch, found, limit, end=found[-1].place if found else place)
+
+
+def _page_of_changes(watch: Watch, place: Place, limit: int) -> Page:
+    newest = watch.repository.sequence
+    told = merge(
+        _deletions(watch, place, newest, limit + 1),
+        _contents(watch, place, newest, limit + 1),
+        key=lambda item: item.place,
+    )
+    return _page(watch, list(islice(told, limit + 1)), limit, end=Place.before(newest + 1))
+
+
+def _page(watch: Watch, found: list[Item], limit: int, *, end: Place) -> Page:
+    """The first `limit` of what was found, less what the watch does not want."""
+    has_more, items = len(found) > limit, found[:limit]
+    return Page(
+        items=[item for item in items if _is_wanted(watch, item)],
+        commits=_commits(watch.repository, {item.place.sequence for item in items} | {end.sequence}),
+        following=items[-1].place if has_more else end,
+        is_last=not has_more,
+    )
+
+
+def _is_wanted(watch: Watch, item: Item) -> bool:
+    """A file may have outgrown the size that the app wants: its deletion is told all the same."""
+    if item.event is Event.DELETED:
+        return watch.selection.takes_path(item.path.text)
+    return watch.selection.takes(item.path.text, item.size)
+
+
+def _deletions(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[Item]:
+    """Versions that ended without another one in their place."""
+    followed = FileVersion.objects.filter(file=OuterRef("file"), since=OuterRef("until"))
+    behind = Q(until__gt=place.sequence)
+    if place.kind == _DELETION:
+        behind |= Q(until=place.sequence, file_id__gt=place.file_id)
+    ended = FileVersion.objects.filter(~Exists(followed), behind, repository=watch.repository_id, until__lte=newest)
+    columns = ("until", "file_id", "file__path", "file__raw_path", "sha256", "size")
+    for sequence, file_id, path, raw, sha256, size in ended.order_by("until", "file_id").values_list(*columns)[:limit]:
+        yield Item(
+            place=Place(sequence, _DELETION, file_id),
+            event=Event.DELETED,
+            path=_path(path, raw),
+            sha256=bytes(sha256),
+            size=size,
+        )
+
+
+def _contents(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[Item]:
+    """Versions that began, with the content that they replaced; a new mode alone is no change."""
+    behind = Q(since__gt=place.sequence)
+    behind |= Q(since=place.sequence, file_id__gt=place.file_id if place.kind == _CONTENT else 0)
+    replaced = FileVersion.objects.filter(file=OuterRef("file"), until=OuterRef("since"))
+    began = (
+        FileVersion.objects.filter(behind, repository=watch.repository_id, since__lte=newest)
+        .exclude(sha256=b"")  # too large to be told
+        .annotate(previous=Subquery(replaced.values("sha256")[:1]), previous_size=Subquery(replaced.values("size")[:1]))
+        .filter(Q(previous=None) | ~Q(previous=F("sha256")))
+    )
+    columns = ("since", "file_id", "file__path", "file__raw_path", "sha256", "size", "previous", "previous_size")
+    rows = began.order_by("since", "file_id").values_list(*columns)[:limit]
+    for sequence, file_id, text, raw, sha256, size, previous, previous_size in rows:
+        path = _path(text, raw)
+        had = previous is not None and watch.selection.takes(path.text, previous_size)
+        yield Item(
+            place=Place(sequence, _CONTENT, file_id),
+            event=Event.UPDATED if had else Event.CREATED,
+            path=path,
+            sha256=bytes(sha256),
+            size=size,
+            previous=bytes(previous) if had else b"",
+        )
+
+
+def _commits(repository: Repository, sequences: Iterable[int]) -> dict[int, str]:
+    snapshots = Snapshot.objects.filter(repository=repository, sequence__in=list(sequences))
+    return dict(snapshots.values_list("sequence", "commit_sha"))
+
+
+def _path(text: str, raw: bytes | None) -> GitPath:
+    return GitPath(text.encode() if raw is None else bytes(raw))

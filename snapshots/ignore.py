@@ -1,0 +1,40 @@
+"""`.docoraignore` in the root of a repository: what its owners do not want to be told, in gitignore's syntax.
+
+The rules of a commit are read at that commit. An ignored path is as good as not there: one that an app
+has been told about before is deleted for it.
+"""
+
+import logging
+
+import pathspec
+
+from repositories import clones
+
+log = logging.getLogger("docora.snapshots")
+
+RULES = b".docoraignore"
+LONGEST = 1 << 16
+# Each further star of a name multiplies the time that a hostile pattern can take for one path.
+_MOST_STARS = 3
+
+
+class Rules:
+    def __init__(self, text: str = "") -> None:
+        lines = [line for line in text.splitlines() if not _takes_for_ever(line)]
+        self._spec = pathspec.GitIgnoreSpec.from_lines(lines) if any(map(str.strip, lines)) else None
+
+    def hide(self, path: bytes) -> bool:
+        return self._spec is not None and self._spec.match_file(path.decode(errors="surrogateescape"))
+
+
+def rules_at(clone_key: str, commit: str) -> Rules:
+    content = clones.read_small(clone_key, f"{commit}:{RULES.decode()}", LONGEST)
+    try:
+        return Rules((content or b"").decode(errors="surrogateescape"))
+    except ValueError as error:
+        log.warning("The %s of %s at %s is not honoured: %s", RULES.decode(), clone_key, commit, error)
+        return Rules()
+
+
+def _takes_for_ever(pattern: str) -> bool:
+    return any(name.replace("**", "*").count("*") > _MOST_STARS for name in pattern.split("/"))

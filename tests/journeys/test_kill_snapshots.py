@@ -1,0 +1,69 @@
+"""Workers and gits are killed at random moments of clone and fetch: the repository always syncs again by itself."""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from docora.demo.githost import GitFault
+from tests.journeys.git_cast import Scene, scene
+from tests.service import wait_until
+
+pytestmark = pytest.mark.slow
+
+KILLS = 50
+
+
+def victims(play: Scene) -> list[psutil.Process]:
+    """Snapshot workers, their work horses, and git with its helpers."""
+    found = []
+    for process in play.service.processes():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if "git" in words[0] or ("rqworker" in words and "snapshots" in words):
+                found.append(process)
+    return found
+
+
+def kill_one(play: Scene, chance: random.Random) -> str | None:
+    """Git rather than a worker: those are there only while something is fetched."""
+    candidates = victims(play)
+    gits = [process for process in candidates if "git" in process.name()]
+    if not gits:
+        return None
+    victim = chance.choice(gits if chance.random() < 0.6 else candidates)
+    name = victim.name()
+    with suppress(ProcessLookupError):
+        os.kill(victim.pid, signal.SIGKILL)
+    return name
+
+
+@pytest.mark.timeout(240)
+def test_after_fifty_kills_everything_arrives(tmp_path: Path) -> None:
+    chance = random.Random(4)  # noqa: S311  the same moments in every run, as far as the machine allows
+    settings = {"CIRCUIT_BREAKER_COOLDOWN": "1", "DOCORA_GIT_STALL_TIMEOUT": "5"}
+    with scene(tmp_path, apps=1, SCAN_CONCURRENCY="3", **settings) as play:
+        repositories = [play.host.create(f"acme/busy{number}") for number in range(3)]
+        for repository in repositories:
+            repository.commit({"noise.bin": os.urandom(60_000), "file.txt": b"0"})
+            play.apps[0].watch(repository.url)
+        kills: list[str] = []
+        with play.host.faults.put(GitFault(bytes_per_second=150_000)):
+            deadline = time.monotonic() + 120
+            while len(kills) < KILLS and time.monotonic() < deadline:
+                repository = chance.choice(repositories)
+                repository.commit({"noise.bin": os.urandom(60_000), "file.txt": str(len(kills)).encode()})
+                time.sleep(chance.uniform(0.02, 0.3))
+                if name := kill_one(play, chance):
+                    kills.append(name)
+        assert len(kills) == KILLS
+        files = play.receivers[0].files
+        for repository in repositories:
+            wait_until(lambda r=repository: r.files() in files.values(), "the last commit arrives", 90)  # type: ignore[misc]
+        assert play.receivers[0].problems == []
+        assert not list((play.service.data / "repos" / ".drafts").iterdir())

@@ -1,0 +1,133 @@
+"""The circuit breaker: opened once, announced once, probed once, closed by itself."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+from pytest_django import Settings
+
+from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.receiver import Receiver
+from repositories import services
+from repositories.errors import HostUnavailable
+from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots import circuit
+from snapshots.models import Snapshot
+from snapshots.services import take_snapshot
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Work = Callable[..., None]
+
+
+def look() -> float | None:
+    return take_snapshot(Repository.objects.get().pk, job_id="test")
+
+
+def end_of_cooldown() -> None:
+    Repository.objects.update(circuit_open_until=timezone.now() - timedelta(seconds=1))
+
+
+def notices(receiver: Receiver) -> list[str]:
+    return [request.event for request in receiver.requests if request.event.startswith("sync_")]
+
+
+def test_pauses_grow_until_the_circuit_opens(
+    alice_app: App, alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    settings.RETRY_BASE_DELAY = 1
+    services.watch(alice_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        assert [look() for _ in range(5)] == [1, 2, 4, 8, None]
+        questions = git_host.count(remote, "advertise")
+        assert look() is None
+    assert git_host.count(remote, "advertise") == questions, "an open circuit asks nothing"
+    assert Watch.objects.get().status == WatchStatus.FAILED
+    repository = Repository.objects.get()
+    assert repository.next_check_at == repository.circuit_open_until
+
+
+def test_one_notice_however_long_the_outage_and_everything_syncs_again_by_itself(
+    alice_app: App, alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    remote.commit({"news.md": "news"})
+    with git_host.faults.put(GitFault(status=503)):
+        for _ in range(5):
+            look()
+        for _ in range(20):
+            end_of_cooldown()
+            look()
+        work()
+    assert notices(alice) == ["sync_failed"]
+    end_of_cooldown()
+    services.request_snapshot(watch.repository)
+    work()
+    watch.refresh_from_db()
+    assert (watch.status, watch.last_error) == (WatchStatus.SYNCED, "")
+    assert alice.files[watch.repository.public_id] == remote.files()
+    assert Repository.objects.get().consecutive_failures == 0
+
+
+def test_failures_of_both_phases_count_on_one_account(
+    alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    services.watch(alice_app, remote.url)
+    work()
+    remote.commit({"news.md": "news"})
+    with git_host.faults.put(GitFault(kinds={"fetch"}, status=503)):
+        look()
+    with git_host.faults.put(GitFault(kinds={"advertise"}, status=503)):
+        look()
+    assert Repository.objects.get().consecutive_failures == 2
+    look()
+    assert Repository.objects.get().consecutive_failures == 0
+    assert Snapshot.objects.count() == 2
+
+
+def in_processes(count: int, function: Callable[[], bool]) -> int:
+    """Run a function in so many forked processes at once; returns how many answered yes."""
+    connections.close_all()
+    start, go = os.pipe()
+    children: list[int] = []
+    for _ in range(count):
+        if child := os.fork():
+            children.append(child)
+            continue
+        try:
+            os.close(go)
+            os.read(start, 1)  # until the parent lets go
+            os._exit(7 if function() else 0)
+        finally:
+            os._exit(1)
+    os.close(start)
+    os.close(go)
+    answers = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert set(answers) <= {0, 7}
+    return answers.count(7)
+
+
+@pytest.mark.slow
+def test_of_many_processes_one_opens_it_and_one_probes(
+    alice_app: App, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.watch(alice_app, remote.url)
+    repository = Repository.objects.get()
+    opened: list[bool] = []
+    monkeypatch.setattr(circuit, "_opened", lambda *_: opened.append(True))
+
+    def fail() -> bool:
+        for _ in range(5):
+            circuit.count_failure(repository, HostUnavailable("down"))
+        return bool(opened)
+
+    assert in_processes(8, fail) == 1
+    assert Repository.objects.get().consecutive_failures == 40
+    end_of_cooldown()
+    waiting = Repository.objects.get()
+    assert in_processes(8, lambda: circuit.lets_through(waiting)) == 1

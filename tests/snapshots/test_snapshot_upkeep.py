@@ -1,0 +1,190 @@
+"""Reconcile, history and the commands: disk, rows and refs as the watches need them."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+from pytest_django import Settings
+
+from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.receiver import Receiver
+from repositories import clones, services
+from repositories.models import App, Repository, Watch
+from repositories.repo_lock import repo_lock
+from snapshots import history, manifest, reconcile
+from snapshots.models import File, FileVersion, Snapshot
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Work = Callable[..., None]
+
+
+@pytest.fixture
+def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
+    made = services.watch(alice_app, remote.url)
+    work()
+    return made
+
+
+def command(*words: str) -> str:
+    output = StringIO()
+    call_command(*words, stdout=output)
+    return output.getvalue()
+
+
+def commit_and_sync(remote: HostedRepository, work: Work, content: str) -> None:
+    remote.commit({"README.md": content})
+    services.request_snapshot(Repository.objects.get())
+    work()
+
+
+class TestReconcile:
+    def test_all_is_well_after_a_sync(self, watch: Watch) -> None:
+        assert "as it should be" in command("reconcile")
+
+    def test_it_only_tells_unless_it_may(self, watch: Watch, settings: Settings) -> None:
+        stranger = settings.REPOS_BASE_PATH / "nobody" / "watches"
+        stranger.mkdir(parents=True)
+        assert "nobody/watches: nobody watches this clone" in command("reconcile")
+        assert stranger.exists()
+        assert "1 of 1 repaired" in command("reconcile", "--apply")
+        assert not stranger.parent.exists()
+
+    def test_a_clone_in_use_is_left_to_the_next_round(self, watch: Watch, settings: Settings) -> None:
+        settings.REPO_LOCK_WAIT = 0
+        stranger = settings.REPOS_BASE_PATH / "nobody" / "watches"
+        stranger.mkdir(parents=True)
+        with repo_lock("nobody/watches", job_id="somebody"):
+            assert reconcile.run(job_id="test") == 0
+        assert stranger.exists()
+
+    def test_trash_and_drafts_of_killed_workers_go(self, watch: Watch, settings: Settings) -> None:
+        old, fresh = (clones._aside("drafts", name) for name in ("old", "fresh"))
+        for draft in (old, fresh):
+            draft.mkdir()
+        os.utime(old, (0, 0))
+        assert reconcile.run(job_id="test") == 1
+        assert (old.exists(), fresh.exists()) == (False, True)
+
+    def test_a_clone_that_is_gone_is_made_anew_for_who_needs_it(
+        self, watch: Watch, bob_app: App, bob: Receiver, remote: HostedRepository, work: Work
+    ) -> None:
+        clones.empty(clones.path_of(watch.repository.clone_key))
+        assert "as it should be" in command("reconcile"), "everybody has everything: the next change brings it"
+        services.watch(bob_app, remote.url)
+        work()
+        assert bob.files[watch.repository.public_id] == remote.files()
+        assert clones.path_of(watch.repository.clone_key).exists()
+
+    def test_pins_stay_while_a_delivery_may_read_them_and_go_then(
+        self, watch: Watch, remote: HostedRepository, work: Work
+    ) -> None:
+        first = remote.tip()
+        commit_and_sync(remote, work, "second")
+        assert clones.pins(watch.repository.clone_key) == {first, remote.tip()}
+        assert reconcile.run(job_id="test") == 0
+        Snapshot.objects.update(taken_at=timezone.now() - timedelta(hours=7))
+        assert reconcile.run(job_id="test") == 1
+        assert clones.pins(watch.repository.clone_key) == {remote.tip()}
+        commit_and_sync(remote, work, "third")
+        assert str(remote.tip()) in clones.pins(watch.repository.clone_key)
+
+    def test_beyond_the_quota_the_clone_out_of_use_for_longest_goes_and_comes_back(
+        self, watch: Watch, alice: Receiver, alice_app: App, git_host: GitHost, remote: HostedRepository,
+        work: Work, settings: Settings,
+    ) -> None:  # fmt: skip
+        other = git_host.create("acme/other")
+        other.commit({"a.md": "a"})
+        newer = services.watch(alice_app, other.url).repository
+        work()
+        os.utime(clones.path_of(watch.repository.clone_key), (0, time.time() - 3600))
+        settings.DISK_QUOTA_BYTES = clones.usage(newer.clone_key).bytes + 1
+        assert reconcile.run(job_id="test") == 1
+        assert clones.keys_on_disk() == [newer.clone_key]
+        remote.commit({"more.md": "more"})
+        services.request_snapshot(watch.repository)
+        work()
+        assert alice.files[watch.repository.public_id] == remote.files()
+        assert alice.problems == []
+
+    def test_a_damaged_clone_does_not_stop_the_round(self, watch: Watch, settings: Settings) -> None:
+        (clones.path_of(watch.repository.clone_key) / "HEAD").unlink()
+        (settings.REPOS_BASE_PATH / "nobody" / "watches").mkdir(parents=True)
+        assert reconcile.run(job_id="test") == 1
+
+
+class TestHistory:
+    def test_what_no_app_needs_is_forgotten_after_its_days(
+        self, watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+    ) -> None:
+        remote.commit({"logo.png": None})
+        for content in ("two", "three", "four"):
+            commit_and_sync(remote, work, content)
+        repository = Repository.objects.get()
+        Snapshot.objects.filter(sequence__lte=3).update(taken_at=timezone.now() - timedelta(days=31))
+        assert history.oldest_kept(repository) == 3
+        history.prune(repository)
+        assert sorted(Snapshot.objects.values_list("sequence", flat=True)) == [3, 4]
+        assert not FileVersion.objects.filter(until__lte=3).exists()
+        assert not File.objects.filter(path="logo.png").exists()
+        assert manifest.at(repository.pk, 3).count() == manifest.at(repository.pk, 4).count() == 2
+
+    def test_what_an_app_has_not_been_told_yet_is_remembered(
+        self, watch: Watch, remote: HostedRepository, work: Work
+    ) -> None:
+        commit_and_sync(remote, work, "two")
+        Watch.objects.update(synced_sequence=1)
+        Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=31))
+        repository = Repository.objects.get()
+        history.prune(repository)
+        assert Snapshot.objects.count() == 2
+        assert manifest.at(repository.pk, 1).count() == 3
+
+
+class TestCommand:
+    def test_it_asks_a_worker(self, watch: Watch, remote: HostedRepository, work: Work, alice: Receiver) -> None:
+        remote.commit({"more.md": "more"})
+        assert "Asked for" in command("snapshot", watch.repository.public_id)
+        work()
+        assert alice.files[watch.repository.public_id] == remote.files()
+
+    def test_it_waits_and_tells_what_came_of_it(
+        self, watch: Watch, remote: HostedRepository, work: Work, alice: Receiver
+    ) -> None:
+        assert "is unchanged" in command("snapshot", remote.url, "--wait")
+        remote.commit({"more.md": "more", "logo.png": None})
+        assert "3 files, 1 created, 0 updated, 1 deleted." in command("snapshot", remote.url, "--wait")
+        work()
+        assert alice.files[watch.repository.public_id] == remote.files()
+
+    def test_a_failure_is_a_sentence(self, watch: Watch, remote: HostedRepository, git_host: GitHost) -> None:
+        with git_host.faults.put(GitFault(status=503)), pytest.raises(CommandError, match="503"):
+            command("snapshot", remote.url, "--wait")
+        with git_host.faults.put(GitFault(status=404)), pytest.raises(CommandError, match="No watch has a token"):
+            command("snapshot", remote.url, "--wait")
+
+    @pytest.mark.parametrize("name", ["repo_unknown", "https://example.com/a/b", "nonsense"])
+    def test_a_repository_that_nobody_watches(self, name: str) -> None:
+        with pytest.raises(CommandError):
+            command("snapshot", name)
+
+
+def test_a_read_that_finds_damage_repairs_it(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"README.md": "# Better\n"})
+    services.request_snapshot(watch.repository)
+    clone = clones.path_of(watch.repository.clone_key)
+    for pack in clone.glob("objects/pack/*.pack"):
+        pack.chmod(0o600)
+        pack.write_bytes(b"\0" * pack.stat().st_size)
+    work()
+    for _ in range(3):
+        work(also_later_ones=True)
+    assert alice.files[watch.repository.public_id] == remote.files()
+    assert Repository.objects.get().needs_repair is False
