@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import redis
 from django.db import transaction
 from rq import Queue, Retry, get_current_job
-from rq.exceptions import DuplicateJobError, NoSuchJobError
+from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
@@ -104,7 +104,7 @@ def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
 def _is_running(job_id: str) -> bool:
     """A job whose worker has died is started for a while yet, but nobody is heard of."""
     job = _fetch(job_id)
-    if job is None or job.get_status() not in _RUNNING or job.last_heartbeat is None:
+    if job is None or _status(job_id) not in _RUNNING or job.last_heartbeat is None:
         return False
     return datetime.now(UTC) - job.last_heartbeat.astimezone(UTC) < _SILENCE
 
@@ -180,7 +180,10 @@ def _fetch(job_id: str) -> Job | None:
 
 def _status(job_id: str) -> JobStatus | None:
     job = _fetch(job_id)
-    return job.get_status() if job else None
+    try:
+        return job.get_status() if job else None
+    except InvalidJobOperation:  # it has ended since it was fetched
+        return None
 
 
 def _forget(job_id: str) -> None:
