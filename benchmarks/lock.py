@@ -14,9 +14,11 @@ import signal
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -40,18 +42,6 @@ WORK = 0.02
 WAITERS = 8
 PATIENCE = 5
 KEY = "owner/repo"
-UNCONTENDED = "uncontended acquire + release, µs"
-ONE_WAITER_P50 = "hand-off to 1 waiter, p50, ms"
-ONE_WAITER_P99 = "hand-off to 1 waiter, p99, ms"
-MANY_P50 = f"hand-off among {WAITERS}, p50, ms"
-MANY_P99 = f"hand-off among {WAITERS}, p99, ms"
-INVERSIONS = "order inversions, of 28"
-MAKESPAN = "makespan / ideal"
-COMMANDS = f"commands/s while {WAITERS} wait"
-NEXT_KILLED = "next in line killed, ms"
-NEXT_FROZEN = "next in line frozen, ms"
-KILLED_HORSE = "killed work horse, lock free after, ms"
-
 _FORK = multiprocessing.get_context("fork")
 
 MakeLock = Callable[[str], AbstractContextManager[object]]
@@ -61,7 +51,7 @@ MakeLock = Callable[[str], AbstractContextManager[object]]
 class Contender:
     name: str
     make: Callable[[], MakeLock]
-    numbers: dict[str, float] = field(default_factory=dict)
+    samples: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def _ours() -> MakeLock:
@@ -150,45 +140,29 @@ def _waiting_line(contender: Contender, length: int) -> Iterator[tuple[Player, l
     yield holder, waiters
 
 
-def uncontended(contenders: list[Contender], rounds: int = 7, times: int = 300) -> None:
-    """In turns, so that a noisy moment hits all three."""
-    samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    locks = {contender.name: contender.make() for contender in contenders}
-    for _ in range(rounds):
-        for name, lock in locks.items():
-            started = time.perf_counter()
-            for _ in range(times):
-                with lock("alone"):
-                    pass
-            samples[name].append((time.perf_counter() - started) / times)
-    for contender in contenders:
-        contender.numbers[UNCONTENDED] = min(samples[contender.name]) * 1e6
+def uncontended(contender: Contender, times: int = 50) -> None:
+    lock = contender.make()
+    started = time.perf_counter()
+    for _ in range(times):
+        with lock("alone"):
+            pass
+    contender.samples["alone"].append((time.perf_counter() - started) / times * 1e6)
 
 
-def one_waiter(contender: Contender, rounds: int = 25) -> None:
-    pauses = []
-    for _ in range(rounds):
-        with _waiting_line(contender, 1) as (holder, (waiter,)):
-            holder.go()
-        pauses.append(waiter.turn().got - holder.turn().left)
-    contender.numbers[ONE_WAITER_P50] = statistics.median(pauses) * 1e3
-    contender.numbers[ONE_WAITER_P99] = _p99(pauses) * 1e3
+def one_waiter(contender: Contender) -> None:
+    with _waiting_line(contender, 1) as (holder, (waiter,)):
+        holder.go()
+    contender.samples["one waiter"].append((waiter.turn().got - holder.turn().left) * 1e3)
 
 
-def many_waiters(contender: Contender, rounds: int = 6) -> None:
-    pauses, inversions, makespans = [], 0, []
-    for _ in range(rounds):
-        with _waiting_line(contender, WAITERS) as (holder, waiters):
-            holder.go()
-        turns = [waiter.turn() for waiter in waiters]
-        served = sorted([holder.turn(), *turns], key=lambda turn: turn.got)
-        pauses += [after.got - before.left for before, after in pairwise(served)]
-        inversions += sum(first.got > second.got for first, second in combinations(turns, 2))
-        makespans.append((served[-1].left - served[0].left) / (WAITERS * WORK))
-    contender.numbers[MANY_P50] = statistics.median(pauses) * 1e3
-    contender.numbers[MANY_P99] = _p99(pauses) * 1e3
-    contender.numbers[INVERSIONS] = inversions / rounds
-    contender.numbers[MAKESPAN] = statistics.median(makespans)
+def many_waiters(contender: Contender) -> None:
+    with _waiting_line(contender, WAITERS) as (holder, waiters):
+        holder.go()
+    turns = [waiter.turn() for waiter in waiters]
+    served = sorted([holder.turn(), *turns], key=lambda turn: turn.got)
+    contender.samples["many waiters"] += [(after.got - before.left) * 1e3 for before, after in pairwise(served)]
+    contender.samples["inversions"].append(sum(first.got > second.got for first, second in combinations(turns, 2)))
+    contender.samples["makespan"].append((served[-1].left - served[0].left) / (WAITERS * WORK))
 
 
 def commands_while_waiting(contender: Contender, seconds: float = 4) -> None:
@@ -201,22 +175,20 @@ def commands_while_waiting(contender: Contender, seconds: float = 4) -> None:
         holder.go()
     for player in (holder, *waiters):
         player.turn()
-    contender.numbers[COMMANDS] = asked / seconds
+    contender.samples["commands"].append(asked / seconds)
 
 
-def next_in_line(contender: Contender, number: signal.Signals, row: str, rounds: int = 3) -> None:
+def next_in_line(contender: Contender, number: signal.Signals) -> None:
     """The oldest waiter is gone when its turn comes: how long until the next one has the lock?"""
-    pauses = []
-    for _ in range(rounds):
-        with _waiting_line(contender, 2) as (holder, (first, second)):
-            first.send(number)
-            time.sleep(0.05)
-            holder.go()
-        left = holder.turn().left
-        pauses.append(second.turn().got - left if second.is_done_within(PATIENCE) else math.inf)
-        first.send(signal.SIGKILL)
-        second.send(signal.SIGKILL)
-    contender.numbers[row] = statistics.median(pauses) * 1e3
+    with _waiting_line(contender, 2) as (holder, (first, second)):
+        first.send(number)
+        time.sleep(0.05)
+        holder.go()
+    left = holder.turn().left
+    pause = second.turn().got - left if second.is_done_within(PATIENCE) else math.inf
+    contender.samples[number.name].append(pause * 1e3)
+    first.send(signal.SIGKILL)
+    second.send(signal.SIGKILL)
 
 
 def hold_for_ever() -> None:
@@ -245,7 +217,7 @@ def killed_horse(contender: Contender) -> None:
     time.sleep(0.3)
     killed = time.monotonic()
     os.kill(held[0].holder.pid, signal.SIGKILL)
-    contender.numbers[KILLED_HORSE] = (waiter.turn().got - killed) * 1e3
+    contender.samples["killed horse"].append((waiter.turn().got - killed) * 1e3)
     worker.terminate()
     worker.join()
 
@@ -273,44 +245,66 @@ class Goal:
         return ours <= (self.limit * (theirs or 0) if self.is_ratio else self.limit)
 
 
-GOALS = {
-    UNCONTENDED: Goal(3, is_ratio=True),
-    ONE_WAITER_P50: Goal(0.1, is_ratio=True),
-    ONE_WAITER_P99: None,
-    MANY_P50: None,
-    MANY_P99: Goal(1 / 3, is_ratio=True),
-    INVERSIONS: Goal(0),
-    MAKESPAN: Goal(1.2),
-    COMMANDS: Goal(20),
-    NEXT_KILLED: Goal(50),
-    NEXT_FROZEN: None,
-    KILLED_HORSE: Goal(1000),
-}
+@dataclass(frozen=True)
+class Row:
+    name: str
+    samples: str
+    summary: Callable[[list[float]], float]
+    goal: Goal | None = None
+
+    def number(self, contender: Contender) -> float | None:
+        samples = contender.samples[self.samples]
+        return self.summary(samples) if samples else None
+
+
+ROWS = [
+    Row("uncontended acquire + release, µs", "alone", statistics.median, Goal(3, is_ratio=True)),
+    Row("hand-off to 1 waiter, p50, ms", "one waiter", statistics.median, Goal(0.1, is_ratio=True)),
+    Row("hand-off to 1 waiter, p99, ms", "one waiter", _p99),
+    Row(f"hand-off among {WAITERS}, p50, ms", "many waiters", statistics.median),
+    Row(f"hand-off among {WAITERS}, p99, ms", "many waiters", _p99, Goal(1 / 3, is_ratio=True)),
+    Row("order inversions, of 28", "inversions", statistics.mean, Goal(0)),
+    Row("makespan / ideal", "makespan", statistics.median, Goal(1.2)),
+    Row(f"commands/s while {WAITERS} wait", "commands", statistics.mean, Goal(20)),
+    Row("next in line killed, ms", "SIGKILL", statistics.median, Goal(50)),
+    Row("next in line frozen, ms", "SIGSTOP", statistics.median),
+    Row("killed work horse, lock free after, ms", "killed horse", max, Goal(1000)),
+]
 
 
 def _measure() -> list[Contender]:
+    """In turns, so that a noisy moment hits all three."""
     ours = Contender("repo_lock", _ours)
     contenders = [ours, Contender("redis-py Lock", _redis_py), Contender("python-redis-lock", _python_redis_lock)]
-    uncontended(contenders)
-    for contender in contenders:
-        one_waiter(contender)
-        many_waiters(contender)
-        commands_while_waiting(contender)
-        next_in_line(contender, signal.SIGKILL, NEXT_KILLED)
-        next_in_line(contender, signal.SIGSTOP, NEXT_FROZEN, rounds=1)
+    plan: list[tuple[int, Callable[[Contender], None]]] = [
+        (40, uncontended),
+        (25, one_waiter),
+        (8, many_waiters),
+        (1, commands_while_waiting),
+        (3, partial(next_in_line, number=signal.SIGKILL)),
+        (1, partial(next_in_line, number=signal.SIGSTOP)),
+    ]
+    for rounds, measure in plan:
+        for _ in range(rounds):
+            for contender in contenders:
+                measure(contender)
     killed_horse(ours)
     return contenders
 
 
 def _report(contenders: list[Contender]) -> None:
     table = Table("", *(contender.name for contender in contenders), "ours / redis-py's", "goal", "")
-    ours, theirs, _ = (contender.numbers for contender in contenders)
-    for row, goal in GOALS.items():
-        ratio = f"{ours[row] / theirs[row]:.2f}" if theirs.get(row) else ""
-        verdict = "" if goal is None else "reached" if goal.is_reached(ours[row], theirs.get(row)) else "MISSED"
-        cells = (_cell(contender.numbers.get(row)) for contender in contenders)
-        table.add_row(row, *cells, ratio, str(goal or ""), verdict)
-    Console(width=150).print(table)
+    for row in ROWS:
+        numbers = [row.number(contender) for contender in contenders]
+        ours, theirs = numbers[0] or 0.0, numbers[1]
+        ratio = f"{ours / theirs:.2f}" if theirs else ""
+        verdict = "" if row.goal is None else "reached" if row.goal.is_reached(ours, theirs) else "MISSED"
+        table.add_row(row.name, *map(_cell, numbers), ratio, str(row.goal or ""), verdict)
+    console = Console(width=150)
+    console.print(table)
+    console.print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}. With more load than cores, it measures the load."
+    )
 
 
 def _cell(number: float | None) -> str:
