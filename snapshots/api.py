@@ -118,6 +118,16 @@ def _last_error(*concerned: Watch | Repository) -> LastError | None:
     return None
 
 
+class LeftOut(Schema):
+    path: str
+    reason: str = Field(description="`submodule` or `too-large`")
+    size: int | None = None
+
+
+class RepositoryDetails(RepositoryState):
+    left_out: list[LeftOut] = Field(description="What no app is told of the newest snapshot; the first of them.")
+
+
 class RepositoryPage(Schema):
     repositories: list[RepositoryState]
     next_cursor: str | None
@@ -143,11 +153,13 @@ def list_repositories(
     }
 
 
-@router.get("/repositories/{repository_id}", response={200: RepositoryState, **UNKNOWN})
-def show_repository(request: HttpRequest, repository_id: str) -> RepositoryState:
+@router.get("/repositories/{repository_id}", response={200: RepositoryDetails, **UNKNOWN})
+def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
     """One watched repository: how far Docora is, how far the app is, and what went wrong last."""
     watch = watch_of(app_of(request), repository_id)
-    return RepositoryState.of_watch(watch, _newest_snapshots([watch]).get(watch.repository_id))
+    newest = _newest_snapshots([watch]).get(watch.repository_id)
+    left_out = newest.left_out if newest and not watch.access_denied_at else []
+    return {**RepositoryState.of_watch(watch, newest).model_dump(), "left_out": left_out}
 
 
 def _newest_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
@@ -169,16 +181,14 @@ class _AnyPath(PathConverter):
 register_converter(_AnyPath, "any_path")
 
 
-class FileFacts(Schema):
+class NamedFile(Schema):
     path: str = Field(description="A byte that is not UTF-8 appears as %XX; `path_base64` has the exact bytes then.")
     path_base64: str | None = None
-    sha: str = Field(description="SHA-256 of the content, in hex.")
     size: int
 
-    @classmethod
-    def facts(cls, item: feed.Item) -> dict[str, Any]:
-        exact = None if item.path.is_text else base64.b64encode(item.path.raw).decode()
-        return {"path": item.path.text, "path_base64": exact, "sha": item.sha256.hex(), "size": item.size}
+
+class FileFacts(NamedFile):
+    sha: str = Field(description="SHA-256 of the content, in hex.")
 
 
 class FilePage(Schema):
@@ -187,7 +197,8 @@ class FilePage(Schema):
     next_cursor: str | None
 
 
-class ChangeFacts(FileFacts):
+class ChangeFacts(NamedFile):
+    sha: str | None = Field(description="Of a deletion: what the file contained last, unless it was too large.")
     event: feed.Event
     previous_sha: str | None = Field(description="What an update replaces.")
     commit_sha: str
@@ -209,9 +220,14 @@ def list_files(request: HttpRequest, repository_id: str, cursor: Cursor = "", li
     page = feed.files(watch, cursor, limit)
     return {
         "commit_sha": page.commits.get(page.following.sequence),
-        "files": [FileFacts.facts(item) for item in page.items],
+        "files": [_facts(item) for item in page.items],
         "next_cursor": None if page.is_last else feed.cursor_for(watch, page.following),
     }
+
+
+def _facts(item: feed.Item) -> dict[str, Any]:
+    exact = None if item.path.is_text else base64.b64encode(item.path.raw).decode()
+    return {"path": item.path.text, "path_base64": exact, "sha": item.sha256.hex() or None, "size": item.size}
 
 
 @router.get(
@@ -293,4 +309,4 @@ def list_changes(
 
 def _change(page: feed.Page, item: feed.Item) -> dict[str, Any]:
     previous = item.previous.hex() or None
-    return {**FileFacts.facts(item), "event": item.event, "previous_sha": previous, "commit_sha": page.commit_of(item)}
+    return {**_facts(item), "event": item.event, "previous_sha": previous, "commit_sha": page.commit_of(item)}

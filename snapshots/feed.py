@@ -203,12 +203,13 @@ def _contents(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[I
         .exclude(sha256=b"")  # too large to be told
         .annotate(previous=Subquery(replaced.values("sha256")[:1]), previous_size=Subquery(replaced.values("size")[:1]))
         .filter(Q(previous=None) | ~Q(previous=F("sha256")))
+        .exclude(sha256=b"")
     )
     columns = ("since", "file_id", "file__path", "file__raw_path", "sha256", "size", "previous", "previous_size")
     rows = began.order_by("since", "file_id").values_list(*columns)[:limit]
     for sequence, file_id, text, raw, sha256, size, previous, previous_size in rows:
         path = _path(text, raw)
-        had = previous is not None and watch.selection.takes(path.text, previous_size)
+        had = bool(previous) and watch.selection.takes(path.text, previous_size)
         yield Item(
             place=Place(sequence, _CONTENT, file_id),
             event=Event.UPDATED if had else Event.CREATED,

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 
+from django.conf import settings
+
 from repositories import clones, dry_run
 from repositories.clones import Tip
 from repositories.dry_run import Estimate, Question
 from repositories.errors import GitError
 from repositories.models import Repository
 from repositories.repo_lock import repo_lock
-from snapshots import manifest
+from snapshots import ignore, manifest
 from snapshots.paths import GitPath
 
 
@@ -37,17 +39,18 @@ def _count(question: Question, tip: Tip, job_id: str) -> Estimate:
 
 
 def _estimate(question: Question, commit: str, files: Iterable[tuple[str, int]]) -> Estimate:
-    sizes = [size for path, size in files if question.selection.takes(path, size)]
+    sizes = [size for path, size in files if size <= settings.MAX_FILE_BYTES and question.selection.takes(path, size)]
     return Estimate(commit_sha=commit, files=len(sizes), bytes=sum(sizes))
 
 
 def _in_manifest(repository: Repository) -> Iterator[tuple[str, int]]:
-    yield from manifest.at(repository.pk, repository.sequence).values_list("file__path", "size").iterator()
+    yield from manifest.contents_at(repository.pk, repository.sequence).values_list("file__path", "size").iterator()
 
 
 def _in_clone(clone_key: str, commit: str) -> Iterator[tuple[str, int]]:
-    entries = [entry for entry in clones.tree(clone_key, commit) if entry.mode != clones.SUBMODULE]
-    with clones.open_blobs(clone_key) as blobs:
-        sizes = {blob: digest.size for blob, digest in blobs.digests({entry.blob for entry in entries})}
-    for entry in entries:
+    rules = ignore.rules_at(clone_key, commit)
+    files = [entry for entry in clones.tree(clone_key, commit) if entry.mode != clones.SUBMODULE]
+    shown = [entry for entry in files if not rules.hide(entry.path)]
+    sizes = dict(clones.sizes(clone_key, {entry.blob for entry in shown}))
+    for entry in shown:
         yield GitPath(entry.path).text, sizes[entry.blob]

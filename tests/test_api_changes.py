@@ -147,6 +147,34 @@ def test_only_the_chosen_files_are_told_and_one_that_outgrew_its_size_can_still_
     assert [(change["event"], change["previous_sha"]) for change in page["changes"]] == [("created", None)]
 
 
+def test_a_file_too_large_for_everybody_is_neither_told_nor_shown_until_it_shrinks(
+    alice_api: Api, repository_id: str, remote: HostedRepository, work: Work, settings: Any
+) -> None:
+    puller = Puller(alice_api, repository_id)
+    puller.pull()
+    puller.seen.clear()
+    settings.MAX_FILE_BYTES = 20
+    remote.commit({"README.md": "x" * 21, "huge.bin": "y" * 30})
+    look_again(work)
+    puller.pull()
+    assert puller.seen == []
+    path = f"/api/repositories/{repository_id}"
+    assert set(listed(alice_api, repository_id)) == {"docs/start.md", "logo.png"}
+    assert alice_api.get(f"{path}/files/README.md").status_code == 404
+    left_out = alice_api.get(path).json()["left_out"]
+    assert [(item["path"], item["reason"], item["size"]) for item in left_out] == [
+        ("README.md", "too-large", 21),
+        ("huge.bin", "too-large", 30),
+    ]
+    remote.commit({"huge.bin": None, "README.md": "short"})
+    look_again(work)
+    page = alice_api.get(f"{puller.path}?since={puller.cursor}").json()
+    assert [(change["event"], change["path"], change["sha"] is None) for change in page["changes"]] == [
+        ("deleted", "huge.bin", True),
+        ("created", "README.md", False),
+    ]
+
+
 def test_a_cursor_survives_a_renewal_but_not_other_options(
     alice_api: Api, repository_id: str, remote: HostedRepository, work: Work
 ) -> None:
