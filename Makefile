@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-lock bench-delivery bench-api lock format
+.PHONY: help install run demo test check bench bench-lock bench-delivery bench-snapshots bench-api lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
-bench: bench-lock bench-delivery bench-api ## every benchmark, each beside a named reference in the same run
+bench: bench-lock bench-delivery bench-snapshots bench-api ## every benchmark, each beside a named reference in the same run
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock
@@ -58,6 +58,9 @@ bench-delivery: $(VENV)/.dev ## deliveries per second and time to sync, beside t
 
 bench-api: $(VENV)/.dev ## requests per second with 1 and with 10,000 apps
 	@$(BIN)/python -m benchmarks.api
+
+bench-snapshots: $(VENV)/.dev ## what a snapshot costs beside bare git, also for 100,000 files and one of 500 MB
+	@$(BIN)/python -m benchmarks.snapshots --all
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -21,8 +21,9 @@ KILLS = 50
 
 def victims(play: Scene) -> list[psutil.Process]:
     """Snapshot workers, their work horses, and git with its helpers."""
+    assert play.service.process
     found = []
-    for process in play.service.processes():
+    for process in psutil.Process(play.service.process.pid).children(recursive=True):
         with suppress(psutil.Error):
             words = process.cmdline()
             if "git" in words[0] or ("rqworker" in words and "snapshots" in words):
