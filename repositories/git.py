@@ -71,8 +71,8 @@ _CONFIG = {
     # Large contents are streamed, and packs are mapped a piece at a time: memory does not grow with them.
     "core.bigFileThreshold": "8m",
     "core.packedGitWindowSize": "1m",
-    "core.packedGitLimit": "32m",
-    "core.deltaBaseCacheLimit": "24m",
+    "core.packedGitLimit": "8m",
+    "core.deltaBaseCacheLimit": "16m",
     "pack.threads": "2",
     # The volume is shared, so the clone may belong to another user's worker.
     "safe.directory": "*",

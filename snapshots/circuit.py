@@ -31,7 +31,8 @@ def lets_through(repository: Repository) -> bool:
 
 def count_success(repository: Repository) -> None:
     rows = Repository.objects.filter(pk=repository.pk)
-    if rows.exclude(circuit_open_until=None).update(**Repository.HEALTHY):
+    is_open = rows.exclude(circuit_open_until=None)
+    if is_open.exists() and is_open.update(**Repository.HEALTHY):
         _closed(repository)
     elif repository.consecutive_failures or repository.last_error:
         rows.update(**Repository.HEALTHY)

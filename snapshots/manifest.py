@@ -5,14 +5,14 @@ while it hashed cannot put an older commit over a newer one.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db import connection, transaction
+from django.db.models import Model, Q, QuerySet
 
 from repositories import clones
 from repositories.clones import Digest, Entry
@@ -204,22 +204,26 @@ def _store(
 
 
 def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
-    present, known = difference.present, difference.known
-    files = {path: known[path].file_id for path in present if path in known}
-    files |= _file_ids(repository, [path for path in present if path not in known])
-    for part in _batches(present.items()):
-        FileVersion.objects.bulk_create(
-            FileVersion(
-                repository=repository,
-                file_id=files[path],
-                blob=entry.blob,
-                mode=entry.mode,
-                size=digests[entry.blob].size,
-                sha256=digests[entry.blob].sha256,
-                since=sequence,
-            )
-            for path, entry in part
+    known = difference.known
+    columns = ("repository_id", "file_id", "blob", "mode", "size", "sha256", "since")
+    for part in _batches(difference.present.items()):
+        files = {path: known[path].file_id for path, _ in part if path in known}
+        files |= _file_ids(repository, [path for path, _ in part if path not in known])
+        rows = ((files[path], entry, digests[entry.blob]) for path, entry in part)
+        _insert(
+            FileVersion,
+            columns,
+            [(repository.pk, file, e.blob, e.mode, digest.size, digest.sha256, sequence) for file, e, digest in rows],
         )
+
+
+def _insert(model: type[Model], columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
+    """What bulk_create does at a fifth of its cost: a first snapshot has tens of thousands of rows."""
+    names = ", ".join(map(connection.ops.quote_name, columns))
+    places = ", ".join(["%s"] * len(columns))
+    table = connection.ops.quote_name(model._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", rows)  # noqa: S608  our own names
 
 
 def _count(snapshot: Snapshot, difference: _Difference, digests: dict[str, Digest]) -> None:
@@ -237,19 +241,26 @@ def _count(snapshot: Snapshot, difference: _Difference, digests: dict[str, Diges
 
 def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:
     """The rows of paths that the manifest does not have now; some may have been there earlier."""
-    ids: dict[bytes, int] = {}
-    for batch in _batches(paths):
-        digests = {GitPath(path).digest: path for path in batch}
-        earlier = File.objects.filter(repository=repository, path_digest__in=list(digests))
-        ids.update((digests[bytes(digest)], pk) for digest, pk in earlier.values_list("path_digest", "pk"))
-        new = [_file(repository, path, digest) for digest, path in digests.items() if path not in ids]
-        ids.update((file.git_path.raw, file.pk) for file in File.objects.bulk_create(new))
+    digests = {GitPath(path).digest: path for path in paths}
+    ids = _ids_by_path(repository, digests)
+    missing = {digest: path for digest, path in digests.items() if path not in ids}
+    if missing:
+        columns = ("repository_id", "path_digest", "path", "raw_path")
+        _insert(File, columns, [(repository.pk, digest, *_texts(path)) for digest, path in missing.items()])
+        ids |= _ids_by_path(repository, missing)
     return ids
 
 
-def _file(repository: Repository, raw: bytes, digest: bytes) -> File:
+def _ids_by_path(repository: Repository, digests: dict[bytes, bytes]) -> dict[bytes, int]:
+    if not digests:
+        return {}
+    rows = File.objects.filter(repository=repository, path_digest__in=list(digests))
+    return {digests[bytes(digest)]: pk for digest, pk in rows.values_list("path_digest", "pk")}
+
+
+def _texts(raw: bytes) -> tuple[str, bytes | None]:
     path = GitPath(raw)
-    return File(repository=repository, path_digest=digest, path=path.text, raw_path=None if path.is_text else raw)
+    return path.text, None if path.is_text else raw
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:

@@ -121,4 +121,5 @@ def _restore_synced(repository: Repository, *, is_empty: bool) -> None:
     )
     if not is_empty:
         settled = settled.filter(synced_sequence__gt=0)
-    settled.update(**Watch.FRESH | {"status": WatchStatus.SYNCED})
+    if settled.exists():  # a reader waits for nobody, a writer may
+        settled.update(**Watch.FRESH | {"status": WatchStatus.SYNCED})
