@@ -1,7 +1,9 @@
 """Clones: what killed gits leave behind, what damage looks like, what may be thrown away."""
 
+import hashlib
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -166,6 +168,21 @@ def test_progress_is_heard(fetch: Fetch, remote: HostedRepository) -> None:
     heard: list[tuple[int, int]] = []
     fetch(on_progress=lambda done, total: heard.append((done, total)))
     assert heard[-1][0] == heard[-1][1] >= 200
+
+
+def test_a_large_content_is_never_in_memory_as_a_whole(fetch: Fetch, key: str, remote: HostedRepository) -> None:
+    content = os.urandom(30_000_000)
+    remote.commit({"large.bin": content})
+    [large] = [entry for entry in clones.tree(key, fetch()) if entry.path == b"large.bin"]
+    tracemalloc.start()
+    try:
+        with clones.open_blobs(key) as blobs:
+            [(_, digest)] = blobs.digests([large.blob])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (digest.sha256, digest.size) == (hashlib.sha256(content).digest(), len(content))
+    assert peak < 3_000_000
 
 
 def test_only_so_many_fetch_from_one_host_at_a_time(settings: Settings) -> None:
