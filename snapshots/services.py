@@ -79,8 +79,9 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
 
     With the lock granted, look again: the repository may be gone, or somebody else may have fetched the tip.
     """
-    repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
     with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
+        # Not before: a watch whose job waits for the lock and comes back later is still pending.
+        repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
         current = Repository.objects.filter(pk=repository.pk).first()
         if current is None or (current.commit_sha == tip.sha and not current.needs_repair):
             return

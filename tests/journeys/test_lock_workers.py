@@ -81,8 +81,8 @@ def parent_of(pid: int) -> int:
 
 
 def test_a_job_that_times_out_while_it_holds_frees_its_repository(cast: Cast, enqueue: Callable[..., Job]) -> None:
-    job = enqueue("slow", seconds=30, timeout=1)
-    cast.start(work, burst=True).join(20)
+    job = enqueue("slow", seconds=60, timeout=3)
+    cast.start(work, burst=True).join(40)
     assert job.get_status() == JobStatus.FAILED
     assert cast.entries() == ["slow"]
     cast.assert_nothing_is_left()
