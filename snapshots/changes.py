@@ -16,7 +16,7 @@ from snapshots import manifest
 from snapshots.models import Delivered, FileVersion, Parked
 from snapshots.paths import GitPath
 
-_PAGE = 2000
+_PAGE = 1000
 
 
 class Event(StrEnum):
@@ -42,9 +42,12 @@ class Change:
 
 def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
     """Everything that brings the app from what it has to snapshot `sequence`: deletes, creates, updates."""
-    yield from _deletes(watch, sequence)
+    has_something = Delivered.objects.filter(watch=watch).exists()
+    if has_something:
+        yield from _deletes(watch, sequence)
     yield from _contents(watch, sequence, Event.CREATE)
-    yield from _contents(watch, sequence, Event.UPDATE)
+    if has_something:
+        yield from _contents(watch, sequence, Event.UPDATE)
 
 
 def count_changes(watch: Watch, sequence: int) -> int:

@@ -84,7 +84,7 @@ def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) ->
 def _rest_of_pause(watch: Watch) -> float | None:
     """A round that was queued behind a failed one must not come before the pause is over."""
     rest = (watch.retry_at - timezone.now()).total_seconds() if watch.retry_at else 0.0
-    return rest if rest > 1 else None
+    return rest if rest > 0.1 else None
 
 
 def _deliver_alone(watch: Watch, job_id: str, lane: str) -> float | None:

@@ -13,13 +13,11 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import aiohttp
 from django.utils import timezone
-from yarl import URL
 
 from repositories import network
 from repositories.errors import ForbiddenAddress
@@ -185,7 +183,7 @@ class WebhookClient(Generic[M]):
 
         try:
             headers = self._signer.headers(message.id, message.body, key=key)
-            url = _url(self._base_url, message.event)
+            url = f"{self._base_url}/{message.event}"
             async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
                 text = await _beginning(response.content)
                 return Answer(
@@ -213,11 +211,6 @@ class WebhookClient(Generic[M]):
             # Only an OSError lets the next address of the name be tried.
             raise PermissionError(errno.EPERM, str(error)) from None
         return socket.socket(family, kind, protocol)
-
-
-@lru_cache(maxsize=64)
-def _url(base_url: str, event: str) -> URL:
-    return URL(f"{base_url}/{event}")
 
 
 async def _beginning(content: aiohttp.StreamReader) -> str:

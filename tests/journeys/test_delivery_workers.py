@@ -39,9 +39,10 @@ def test_five_hanging_receivers_do_not_hold_up_a_healthy_one(tmp_path: Path) -> 
         remote.commit({"1.md": "changed"})
         then = _seconds_until_synced(healthy, repository_id, remote.files())
         assert healthy.problems == []
-    # The goal is 6 s, and for the second the time of a look (0.5 s); the rest is for a busy machine.
-    assert first < 9
-    assert then < 4
+    # The goal is 6 s, and for the second the time of a look (0.5 s). The rest is for a busy machine; without a slow
+    # lane both would take as long as a hanging request, 30 s.
+    assert first < 18
+    assert then < 15
 
 
 def _seconds_until_synced(receiver: Receiver, repository_id: str, files: dict[str, bytes]) -> float:
