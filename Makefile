@@ -56,11 +56,11 @@ bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 bench-delivery: $(VENV)/.dev ## deliveries per second and time to sync, beside the raw HTTP client
 	@$(BIN)/python -m benchmarks.delivery
 
+bench-snapshots: $(VENV)/.dev ## what a snapshot costs beside bare git, also for 100,000 files and one of 500 MB
+	@$(BIN)/python -m benchmarks.snapshots
+
 bench-api: $(VENV)/.dev ## requests per second with 1 and with 10,000 apps
 	@$(BIN)/python -m benchmarks.api
-
-bench-snapshots: $(VENV)/.dev ## what a snapshot costs beside bare git, also for 100,000 files and one of 500 MB
-	@$(BIN)/python -m benchmarks.snapshots --all
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

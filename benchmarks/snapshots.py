@@ -1,7 +1,8 @@
 """What a snapshot costs beside bare git, on the same repositories and the same git host, in the same run.
 
-    make bench-snapshots                      16,000 files / 300 MB
-    python -m benchmarks.snapshots --all      also 100,000 files, and one file of 500 MB
+    make bench-snapshots                          all of them
+    python -m benchmarks.snapshots apps medium    50 apps on one repository; 16,000 files / 300 MB
+    python -m benchmarks.snapshots many large     100,000 files; one file of 500 MB
 
 Each number is measured in a process of its own, as a worker's job is; memory is the largest sum over that
 process and its git children, where a page that several processes share counts once in all (PSS).
@@ -66,6 +67,7 @@ class Bench:
         return Result(**json.loads(output.splitlines()[-1]), peak=memory.peak)
 
     def note(self, what: str, here: str, reference: str, goal: str) -> None:
+        print(f"{what}: {here}", flush=True)
         self.rows.append((what, here, reference, goal))
 
 
@@ -210,7 +212,7 @@ def _bench_one_change(bench: Bench, repository: HostedRepository, label: str) ->
 
 def bench_large_file(bench: Bench) -> None:
     repository = bench.host.create("bench/large")
-    repository.commit({"large.bin": random.Random(2).randbytes(500_000_000)})  # noqa: S311
+    repository.commit({"large.bin": os.urandom(500_000_000)})
     first = bench.run("first", repository.url)
     bench.note("first snapshot, one file of 500 MB", f"{first.median:.2f} s", "", "streamed")
     bench.note("peak memory, one file of 500 MB", f"{first.peak / 1e6:.0f} MB", "", "at most 150 MB")
@@ -223,18 +225,23 @@ def bench_apps(bench: Bench) -> None:
     bench.note(f"{APPS} apps, one repository: fetches", str(bench.host.count(repository, "fetch")), "", "1")
 
 
-def main(everything: bool) -> None:
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "apps": bench_apps,
+    "medium": lambda bench: bench_size(bench, "medium", 16_000, 300_000_000),
+    "many": lambda bench: bench_size(bench, "many", 100_000, 100_000_000, ratio=None),
+    "large": bench_large_file,
+}
+
+
+def main(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="docora-bench-") as name, GitHost(Path(name) / "host") as host:
         folder = Path(name)
         bench = Bench(host, folder, _environment(folder, host))
         store = valkey.start(folder / "valkey.sock", persistent=False)
         try:
             subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], env=bench.environment, check=True)
-            bench_apps(bench)
-            bench_size(bench, "medium", 16_000, 300_000_000)
-            if everything:
-                bench_size(bench, "many", 100_000, 100_000_000, ratio=None)
-                bench_large_file(bench)
+            for part in parts:
+                PARTS[part](bench)
         finally:
             store.terminate()
             store.wait()
@@ -285,5 +292,5 @@ if __name__ == "__main__":
         child(sys.argv[1], sys.argv[2:])
     else:
         parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-        parser.add_argument("--all", action="store_true", help="also 100,000 files, and one file of 500 MB")
-        main(parser.parse_args().all)
+        parser.add_argument("parts", nargs="*", default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+        main(parser.parse_args().parts)
