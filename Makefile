@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-lock bench-delivery bench-snapshots bench-api lock format
+.PHONY: help install run demo test check bench bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
-bench: bench-lock bench-delivery bench-snapshots bench-api ## every benchmark, each beside a named reference in the same run
+bench: bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock
@@ -61,6 +61,12 @@ bench-snapshots: $(VENV)/.dev ## what a snapshot costs beside bare git, also for
 
 bench-api: $(VENV)/.dev ## requests per second with 1 and with 10,000 apps
 	@$(BIN)/python -m benchmarks.api
+
+bench-admin: $(VENV)/.dev ## every page of the admin with a million delivered files, on SQLite and on PostgreSQL
+	@$(BIN)/python -m benchmarks.admin
+
+screenshots: $(VENV)/.dev ## pictures of every page of the admin into data/screenshots; needs an installed Chromium
+	@$(BIN)/python -m tests.screenshots
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class DocoraConfig(AppConfig):
@@ -6,3 +7,6 @@ class DocoraConfig(AppConfig):
 
     def ready(self) -> None:
         from docora import checks  # noqa: F401  registers them
+        from docora.console.roles import make_roles
+
+        post_migrate.connect(make_roles, dispatch_uid="docora.roles")

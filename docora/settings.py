@@ -6,6 +6,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from docora import env
+from docora.console.look import UNFOLD as UNFOLD
 from docora.keys import read_or_create
 
 DEBUG = env.DEBUG
@@ -17,7 +18,8 @@ INSTALLED_APPS = [
     "docora",
     "repositories",
     "snapshots",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "docora.console.config.ConsoleConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",

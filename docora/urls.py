@@ -1,7 +1,7 @@
 """Where each door is."""
 
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import path
 from django.views.generic import RedirectView
 
 from docora import health, ready
@@ -14,6 +14,5 @@ urlpatterns = [
     path("ready", ready.ready),
     path("api/v1/", api_v1.urls),
     path("api/", api.urls),
-    path("admin/django_rq/", include("django_rq.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import redis
@@ -63,8 +63,9 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
     is queued, which begins when the running one has ended.
     """
     # robust: the rows are committed and the scheduler's tick finds them, so Redis being down loses nothing.
+    # No partial: Django looks for the name of a robust callback that fails.
     message = _Message(queue, function, argument, job_id, timeout, first)
-    transaction.on_commit(partial(_push, message), robust=True)
+    transaction.on_commit(lambda: _push(message), robust=True)
 
 
 def hurry(queue: str, job_id: str) -> None:
@@ -76,7 +77,7 @@ def hurry(queue: str, job_id: str) -> None:
 
 def drop(job_id: str) -> None:
     """Take back a job that is waiting, once the transaction is committed; one that is running ends by itself."""
-    transaction.on_commit(partial(_drop, job_id), robust=True)
+    transaction.on_commit(lambda: _drop(job_id), robust=True)
 
 
 def is_alive(job_id: str) -> bool:

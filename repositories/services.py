@@ -53,7 +53,7 @@ class Credentials:
 
 
 def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) -> Credentials:
-    bearer_token = f"docora_{secrets.token_hex(32)}"
+    bearer_token = _bearer_token()
     webhook_key = webhook_key or secrets.token_urlsafe(32)
     app = App(
         name=name,
@@ -65,6 +65,13 @@ def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) 
     app.full_clean()
     app.save()
     return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
+
+
+def rotate_bearer_token(app: App) -> str:
+    """A new bearer token; the old one stops working at once."""
+    bearer_token = _bearer_token()
+    App.objects.filter(pk=app.pk).update(bearer_hash=hash_of(bearer_token))
+    return bearer_token
 
 
 def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
@@ -205,6 +212,27 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
     return trash is not None
 
 
+def reset_circuit(repository: Repository) -> None:
+    """Forget the failures and look at once."""
+    with transaction.atomic():
+        Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
+        request_snapshot(repository)
+
+
+def reclone(repository: Repository) -> None:
+    """Make the clone anew; the old one serves until the new one is complete."""
+    with transaction.atomic():
+        Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
+        request_snapshot(repository)
+
+
+def purge(repository: Repository) -> None:
+    """End every watch; with the last one, the repository and its clone go."""
+    for watch in repository.watches.select_related("app"):
+        with suppress(NotWatched):
+            unwatch(watch.app, repository.public_id)
+
+
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
     """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
     queue.enqueue(
@@ -215,6 +243,10 @@ def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
         timeout=2 * settings.GIT_TIMEOUT,
         first=not planned,
     )
+
+
+def _bearer_token() -> str:
+    return f"docora_{secrets.token_hex(32)}"
 
 
 def _enqueue_for(app: App, function: str) -> None:

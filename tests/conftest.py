@@ -16,6 +16,7 @@ from docora.demo.receiver import Receiver
 from repositories import queue, rate_limit, repo_lock, services
 from repositories.models import App
 from tests.api import Api
+from tests.browser import find_chromium
 from tests.worker import run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -30,6 +31,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if _touches_the_database(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if find_chromium() is None:
+        terminalreporter.write_line("No Chromium found: the tests in a browser were skipped.")
 
 
 def _touches_the_database(item: pytest.Item) -> bool:
@@ -51,6 +57,13 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     monkeypatch.setattr(rate_limit, "_asked_again_at", 0.0)
     repo_lock.start_anew()
     return connect()
+
+
+@pytest.fixture
+def queue_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """django-rq makes connections of its own; here they lead to the Redis of the test."""
+    for module in ("queues", "utils", "cron", "connection_utils"):
+        monkeypatch.setattr(f"django_rq.{module}.get_redis_connection", lambda *_: queue.connection())
 
 
 @pytest.fixture(scope="session")

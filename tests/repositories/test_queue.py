@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
@@ -113,3 +114,11 @@ def test_who_waits_for_it_comes_before_what_is_planned() -> None:
     ask("planned")
     ask("asked", first=True)
     assert waiting() == ["asked", "planned"]
+
+
+def test_asking_while_redis_is_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = redis.Redis.from_url("unix:///nowhere.sock", retry=None)
+    monkeypatch.setattr("repositories.connections.connect", lambda **_: nowhere)
+    queue.connection.cache_clear()
+    ask()
+    queue.drop("job")

@@ -1,0 +1,307 @@
+"""Apps: onboard, edit, rotate what is secret, enable, disable, ping, delete."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Count, Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from docora.console import statistics
+from docora.console.base import ConsoleAdmin, Fact
+from docora.console.display import NOTHING, ago, badge, code, list_link
+from docora.console.operations import (
+    Operation,
+    PlainForm,
+    Secrets,
+    issue_ticket,
+    redeem_ticket,
+    show_secrets,
+)
+from repositories import services
+from repositories.errors import DocoraError
+from repositories.models import App, Watch, WatchStatus
+from snapshots.models import Delivery
+from snapshots.notices import ping
+
+_SUCCESS_WINDOW = timedelta(days=1)
+
+
+if TYPE_CHECKING:
+    _AppForm = forms.ModelForm[App]
+else:
+    _AppForm = forms.ModelForm
+
+
+class OnboardForm(_AppForm):
+    webhook_key = forms.CharField(
+        required=False,
+        min_length=16,
+        max_length=500,
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text="The client's own key, 16 to 500 characters. Leave it empty and Docora makes one.",
+    )
+
+    class Meta:
+        model = App
+        fields = ["name", "base_url", "email", "website", "description"]
+        widgets = {"description": forms.Textarea(attrs={"rows": 3})}
+
+
+class OverlapForm(PlainForm):
+    hours = forms.IntegerField(
+        label="Overlap in hours",
+        initial=24,
+        min_value=0,
+        max_value=24 * 30,
+        help_text="For so long, webhooks are signed with both keys.",
+    )
+
+
+class ReasonForm(PlainForm):
+    reason = forms.CharField(max_length=200, initial="Disabled by an operator", help_text="The app's page shows it.")
+
+
+class TypedNameForm(PlainForm):
+    name = forms.CharField(
+        label="Type the name of the app to delete it", widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+
+    def clean_name(self) -> str:
+        if self.cleaned_data["name"] != self.row.name:
+            raise ValidationError(f"This is not the name of the app: {self.row.name}")
+        return str(self.cleaned_data["name"])
+
+
+def is_disabled(app: App) -> bool:
+    return app.disabled_at is not None
+
+
+def _rotate_bearer(app: App, _: dict[str, Any]) -> Secrets:
+    token = services.rotate_bearer_token(app)
+    return Secrets(title="The new bearer token", values=[("App id", app.public_id), ("Bearer token", token)])
+
+
+def _rotate_key(app: App, data: dict[str, Any]) -> Secrets:
+    key = services.rotate_webhook_key(app, overlap=timedelta(hours=data["hours"]))
+    return Secrets(title="The new webhook key", values=[("App id", app.public_id), ("Webhook key", key)])
+
+
+def _enable(app: App, _: dict[str, Any]) -> str:
+    services.enable_app(app)
+    return f"{app.name} is enabled. What changed meanwhile is on its way."
+
+
+def _disable(app: App, data: dict[str, Any]) -> str:
+    services.disable_app(app, data["reason"])
+    return f"{app.name} is disabled. Nothing is sent to it until it is enabled again."
+
+
+def _ping(app: App, _: dict[str, Any]) -> str:
+    answer = ping(app)
+    if not answer.accepted:
+        raise DocoraError(f"the endpoint did not accept it: {answer.error} (after {answer.milliseconds} ms)")
+    return f"The endpoint answered {answer.status} within {answer.milliseconds} ms."
+
+
+def _impact(app: App) -> Sequence[str]:
+    impact = services.impact_of_deleting(app)
+    orphans = f"{len(impact.orphans)} repositories that nobody else watches, with their clones"
+    named = f": {', '.join(impact.orphans[:10])}{'…' if len(impact.orphans) > 10 else ''}" if impact.orphans else ""
+    return [
+        f"{impact.watches} watches, with the log of their deliveries",
+        orphans + named,
+        f"what Docora knows of {impact.files:,} delivered files; the app itself keeps them",
+    ]
+
+
+def _delete(app: App, _: dict[str, Any]) -> str:
+    name = app.name
+    services.delete_app(app)
+    return f"{name} is deleted."
+
+
+class StateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("active", "Active"), ("disabled", "Disabled"), ("failing", "With failed watches")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[App]) -> QuerySet[App]:
+        match self.value():
+            case "active":
+                return queryset.filter(disabled_at=None)
+            case "disabled":
+                return queryset.exclude(disabled_at=None)
+            case "failing":
+                return queryset.filter(pk__in=Watch.objects.filter(status=WatchStatus.FAILED).values("app"))
+        return queryset
+
+
+@admin.register(App)
+class AppAdmin(ConsoleAdmin):
+    list_display = ["name", "state", "watches_shown", "success", "base_url", "created"]
+    search_fields = ["name", "public_id", "base_url", "email"]
+    search_help_text = "Name, id, URL or e-mail"
+    ordering = ["name"]
+    list_filter = [StateFilter]
+    change_form_template = "docora/console/app.html"
+    fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "wants_recovery"]
+    operations = [
+        Operation(name="ping", label="Ping", icon="network_ping", run=_ping),
+        Operation(
+            name="rotate_bearer",
+            label="Rotate bearer token",
+            icon="key",
+            run=_rotate_bearer,
+            makes_secrets=True,
+            explanation="The app gets a new bearer token. The old one stops working at once.",
+        ),
+        Operation(
+            name="rotate_key",
+            label="Rotate webhook key",
+            icon="sync_lock",
+            run=_rotate_key,
+            form=OverlapForm,
+            makes_secrets=True,
+            explanation="Webhooks are signed with a new key. During the overlap they carry both signatures.",
+        ),
+        Operation(
+            name="enable",
+            label="Enable",
+            icon="play_circle",
+            run=_enable,
+            applies_to=is_disabled,
+        ),
+        Operation(
+            name="disable",
+            label="Disable",
+            icon="pause_circle",
+            run=_disable,
+            form=ReasonForm,
+            applies_to=lambda app: not is_disabled(app),
+            explanation="Nothing is sent to the app until it is enabled again. Its watches stay.",
+        ),
+        Operation(
+            name="remove",
+            label="Delete",
+            icon="delete",
+            run=_delete,
+            form=TypedNameForm,
+            impact=_impact,
+            deletes=True,
+            is_dangerous=True,
+            explanation="This cannot be undone. With the app goes:",
+        ),
+    ]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("repositories.add_app")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.has_operate_permission(request)
+
+    def prepare(self, rows: list[App]) -> None:
+        ids = [app.pk for app in rows]
+        failed = Count("pk", filter=Q(status=WatchStatus.FAILED))
+        watches = Watch.objects.filter(app__in=ids).values_list("app").annotate(total=Count("pk"), failed=failed)
+        counted = {app_id: (total, broken) for app_id, total, broken in watches}
+        tallies = statistics.by_app(ids, timezone.now() - _SUCCESS_WINDOW)
+        for app in rows:
+            app.counted = counted.get(app.pk, (0, 0))  # type: ignore[attr-defined]
+            app.tally = tallies.get(app.pk, statistics.Tally())  # type: ignore[attr-defined]
+
+    @admin.display(description="State")
+    def state(self, app: App) -> SafeString:
+        if is_disabled(app):
+            return badge("disabled", "bad")
+        if app.failing_since:
+            return badge("failing", "warn")
+        return badge("active", "good")
+
+    @admin.display(description="Watches")
+    def watches_shown(self, app: App) -> SafeString | str:
+        total, failed = app.counted  # type: ignore[attr-defined]
+        if failed:
+            return list_link(Watch, f"{total} ({failed} failed)", app__id__exact=app.pk)
+        return list_link(Watch, total, app__id__exact=app.pk) if total else "0"
+
+    @admin.display(description="Accepted, 24 h")
+    def success(self, app: App) -> SafeString | str:
+        return rate(app.tally)  # type: ignore[attr-defined]
+
+    @admin.display(description="Onboarded", ordering="created_at")
+    def created(self, app: App) -> object:
+        return ago(app.created_at)
+
+    def facts(self, app: App) -> list[Fact]:
+        self.prepare([app])
+        return [
+            ("State", self.state(app)),
+            ("Reason", app.disabled_reason or NOTHING),
+            ("Failing", ago(app.failing_since)),
+            ("In the slow lane", ago(app.slow_since)),
+            ("Signed with both keys", ago(app.previous_key_until)),
+            ("App id", code(app.public_id)),
+            ("Watches", self.watches_shown(app)),
+            ("Accepted in the last day", self.success(app)),
+            ("Deliveries", list_link(Delivery, "Log of deliveries", watch__app__id__exact=app.pk)),
+            ("Onboarded", ago(app.created_at)),
+            ("Bearer token, webhook key", "Shown once when they are made, never again."),
+        ]
+
+    def panels(self, app: App) -> dict[str, object]:
+        watches = app.watches.select_related("repository").order_by("status", "-synced_at")
+        return {"watches": watches[:20]}
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Onboarding: what the app needs to know is in the answer to the form, and never again."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        form = OnboardForm(request.POST or None)
+        if form.is_valid():
+            if not redeem_ticket(request):
+                messages.warning(request, "This form was sent already. The credentials are not shown again.")
+                return HttpResponseRedirect(reverse("admin:repositories_app_changelist"))
+            return self._onboard(request, form)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Onboard an app",
+            "opts": self.opts,
+            "form": form,
+            "ticket": issue_ticket(request),
+            "back": reverse("admin:repositories_app_changelist"),
+        }
+        return TemplateResponse(request, "docora/console/onboard.html", context)
+
+    def _onboard(self, request: HttpRequest, form: OnboardForm) -> HttpResponse:
+        credentials = services.onboard(**form.cleaned_data)
+        app = App.objects.get(public_id=credentials.app_id)
+        self.log_addition(request, app, "Onboarded")
+        shown = Secrets(
+            title=f"{app.name} is onboarded",
+            values=[
+                ("App id", credentials.app_id),
+                ("Bearer token", credentials.bearer_token),
+                ("Webhook key", credentials.webhook_key),
+            ],
+        )
+        return show_secrets(request, self, app, shown)
+
+
+def rate(tally: statistics.Tally) -> SafeString | str:
+    share = tally.success_rate
+    if share is None:
+        return NOTHING
+    return badge(f"{share:.4g} % of {tally.total:,}", "good" if share >= 99 else "warn" if share >= 90 else "bad")

@@ -1,0 +1,159 @@
+"""One operation on many rows: queued, with progress, and with a cancel that is obeyed between two rows.
+
+What is left to do is a list in Redis: a row leaves it when it is done, so a killed worker's successor goes on
+with the row at which it stopped.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from docora.console.operations import write_log
+from docora.console.retries import retry
+from repositories import queue
+from repositories.errors import DocoraError
+from repositories.models import Watch
+from snapshots import redelivery
+from snapshots.models import Delivery
+
+_KEPT_FOR = 24 * 3600
+_JOB_TIMEOUT = 4 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    label: str
+    model: type[Model]
+    related: tuple[str, ...]
+    run: Callable[[Any], None]
+
+
+VERBS = {
+    "retry": Verb(label="Retry", model=Watch, related=("app", "repository"), run=retry),
+    "resync": Verb(label="Resync", model=Watch, related=("app", "repository"), run=redelivery.resync),
+    "redeliver": Verb(
+        label="Redeliver", model=Delivery, related=("watch__app", "watch__repository"), run=redelivery.redeliver
+    ),
+    "retry_parked": Verb(
+        label="Retry parked files", model=Watch, related=("app", "repository"), run=redelivery.retry_parked
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    verb: Verb
+    total: int
+    left: int
+    failed: int
+    last_error: str
+    is_cancelled: bool
+
+    @property
+    def done(self) -> int:
+        return self.total - self.left
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 100
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_cancelled or self.left == 0
+
+
+def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
+    verb, run_id = VERBS[name], secrets.token_hex(8)
+    chosen = list(rows.select_related(*verb.related))
+    write_log(request, chosen, f"{verb.label}, with {len(chosen) - 1} others" if len(chosen) > 1 else verb.label)
+    facts: dict[Any, Any] = {"verb": name, "total": len(chosen), "failed": 0, "started": int(time.time())}
+    with queue.connection().pipeline() as pipeline:
+        pipeline.hset(_key(run_id), mapping=facts)
+        pipeline.rpush(_left_key(run_id), *[row.pk for row in chosen])
+        pipeline.expire(_key(run_id), _KEPT_FOR)
+        pipeline.expire(_left_key(run_id), _KEPT_FOR)
+        pipeline.execute()
+    queue.enqueue(queue.DELIVERIES, "docora.console.bulk.run", run_id, job_id=f"bulk-{run_id}", timeout=_JOB_TIMEOUT)
+    return HttpResponseRedirect(reverse("admin:bulk", args=[run_id]))
+
+
+def run(run_id: str) -> None:
+    """A door of the queue."""
+    connection = queue.connection()
+    while (progress := progress_of(run_id)) and not progress.is_over:
+        key = connection.lindex(_left_key(run_id), 0)
+        if error := _run_one(progress.verb, int(key or 0)):
+            connection.hincrby(_key(run_id), "failed", 1)
+            connection.hset(_key(run_id), "last_error", error)
+        connection.lpop(_left_key(run_id))
+
+
+def progress_of(run_id: str) -> Progress | None:
+    connection = queue.connection()
+    answer: dict[Any, Any] = connection.hgetall(_key(run_id))
+    facts = {name.decode(): value.decode() for name, value in answer.items()}
+    if not facts:
+        return None
+    return Progress(
+        verb=VERBS[facts["verb"]],
+        total=int(facts["total"]),
+        left=connection.llen(_left_key(run_id)),
+        failed=int(facts["failed"]),
+        last_error=facts.get("last_error", ""),
+        is_cancelled="cancelled" in facts,
+    )
+
+
+def cancel(run_id: str) -> None:
+    queue.connection().hset(_key(run_id), "cancelled", "1")
+
+
+def page(request: HttpRequest, run_id: str) -> HttpResponse:
+    """How far it is; a POST cancels what is left."""
+    progress = progress_of(run_id)
+    if progress is None:
+        raise Http404("It ended more than a day ago.")
+    options = progress.verb.model._meta
+    may_cancel = request.user.has_perm(f"{options.app_label}.change_{options.model_name}")
+    if request.method == "POST":
+        if not may_cancel:
+            raise PermissionDenied
+        cancel(run_id)
+        messages.warning(request, f"Cancelled. {progress.done} of {progress.total} were done before.")
+        return HttpResponseRedirect(request.path)
+    context = {
+        **admin.site.each_context(request),
+        "title": progress.verb.label,
+        "progress": progress,
+        "may_cancel": may_cancel,
+        "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
+    }
+    return TemplateResponse(request, "docora/console/bulk.html", context)
+
+
+def _run_one(verb: Verb, key: int) -> str:
+    """Returns what went wrong, if anything did; a row that is gone has nothing to be done."""
+    row = verb.model._default_manager.select_related(*verb.related).filter(pk=key).first()
+    try:
+        if row is not None:
+            verb.run(row)
+    except DocoraError as error:
+        return f"{row}: {error}"
+    return ""
+
+
+def _key(run_id: str) -> str:
+    return f"docora:bulk:{run_id}"
+
+
+def _left_key(run_id: str) -> str:
+    return f"docora:bulk:{run_id}:left"

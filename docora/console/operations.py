@@ -1,0 +1,187 @@
+"""One operation on one row: a button, a confirmation where it is wanted, the call of a service, a line in the log.
+
+Operations run on POST alone. One that makes a secret answers with it at once, never to be shown again: its form
+carries a ticket that is good for one use, so a reloaded page makes no second secret.
+"""
+
+import copy
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+
+from repositories.errors import DocoraError
+
+if TYPE_CHECKING:
+    from docora.console.base import ConsoleAdmin
+
+_TICKETS = "console_tickets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What a person must copy now."""
+
+    title: str
+    values: Sequence[tuple[str, str]]
+
+
+class PlainForm(forms.Form):
+    """An operation that asks nothing."""
+
+    def __init__(self, *args: Any, row: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """`run` gets the row and the cleaned data of the form; it returns a sentence, or secrets to show once."""
+
+    name: str
+    label: str
+    icon: str
+    run: Callable[[Any, dict[str, Any]], str | Secrets]
+    explanation: str = ""
+    form: type[PlainForm] = PlainForm
+    applies_to: Callable[[Any], bool] = lambda _: True
+    impact: Callable[[Any], Sequence[str]] = lambda _: ()
+    asks_first: bool = False
+    makes_secrets: bool = False
+    deletes: bool = False
+    is_dangerous: bool = False
+
+    @property
+    def has_page(self) -> bool:
+        return self.asks_first or self.makes_secrets or self.form is not PlainForm
+
+    def is_allowed(self, admin: "ConsoleAdmin", request: HttpRequest) -> bool:
+        if self.deletes:
+            return request.user.has_perm(f"{admin.opts.app_label}.delete_{admin.opts.model_name}")
+        return admin.has_operate_permission(request)
+
+
+def allowed_on(admin: "ConsoleAdmin", request: HttpRequest, row: Any) -> Iterator[Operation]:
+    for operation in admin.operations:
+        if operation.is_allowed(admin, request) and operation.applies_to(row):
+            yield operation
+
+
+def url_of(operation: Operation, row: Any) -> str:
+    return reverse(f"admin:{_url_name(row._meta, operation)}", args=[row.pk])
+
+
+def issue_ticket(request: HttpRequest) -> str:
+    ticket = secrets.token_urlsafe(12)
+    # A few are kept, for forms that are open in several tabs.
+    request.session[_TICKETS] = [*request.session.get(_TICKETS, []), ticket][-20:]
+    return ticket
+
+
+def redeem_ticket(request: HttpRequest) -> bool:
+    """True once for each ticket."""
+    tickets = request.session.get(_TICKETS, [])
+    ticket = request.POST.get("ticket", "")
+    if ticket not in tickets:
+        return False
+    request.session[_TICKETS] = [other for other in tickets if other != ticket]
+    return True
+
+
+def write_log(request: HttpRequest, rows: Sequence[Any], message: str, *, deleted: bool = False) -> None:
+    LogEntry.objects.log_actions(request.user.pk or 0, rows, DELETION if deleted else CHANGE, message)
+
+
+def show_secrets(request: HttpRequest, admin: "ConsoleAdmin", row: Any, shown: Secrets) -> HttpResponse:
+    context = {**admin.admin_site.each_context(request), "title": shown.title, "secrets": shown, "row": row}
+    context |= {"opts": admin.opts, "back": _page_of(row)}
+    return TemplateResponse(request, "docora/console/secrets.html", context, headers={"Cache-Control": "no-store"})
+
+
+class OperationView:
+    """The page and the door of one operation."""
+
+    def __init__(self, admin: "ConsoleAdmin", operation: Operation) -> None:
+        self._admin = admin
+        self._operation = operation
+
+    def pattern(self) -> URLPattern:
+        view = self._admin.admin_site.admin_view(never_cache(self._answer))
+        name = _url_name(self._admin.opts, self._operation)
+        return path(f"<path:object_id>/do/{self._operation.name}/", view, name=name)
+
+    def _answer(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if not self._operation.is_allowed(self._admin, request):
+            raise PermissionDenied
+        row = self._admin.get_object(request, unquote(object_id))
+        if row is None:
+            raise Http404("It is gone.")
+        if not self._operation.applies_to(row):
+            messages.warning(request, f"{self._operation.label}: there is nothing to do any more.")
+            return self._leave(request, row)
+        form = self._operation.form(request.POST if request.method == "POST" else None, row=row)
+        if not form.is_valid():
+            return self._ask(request, row, form)
+        if self._operation.makes_secrets and not redeem_ticket(request):
+            messages.warning(request, "This form was sent already. What it made is not shown again.")
+            return self._leave(request, row)
+        return self._run(request, row, form)
+
+    def _run(self, request: HttpRequest, row: Any, form: PlainForm) -> HttpResponse:
+        named = copy.copy(row)  # a deletion takes the key from the row, but not from what names it in the log
+        try:
+            outcome = self._operation.run(row, form.cleaned_data)
+        except ValidationError as error:
+            form.add_error(None, error)
+            return self._ask(request, row, form)
+        except DocoraError as error:
+            write_log(request, [named], f"{self._operation.label} failed: {error}")
+            messages.error(request, f"{self._operation.label}: {error}")
+            return self._leave(request, named, failed=True)
+        write_log(request, [named], self._operation.label, deleted=self._operation.deletes)
+        if isinstance(outcome, Secrets):
+            return show_secrets(request, self._admin, row, outcome)
+        messages.success(request, outcome)
+        return self._leave(request, named)
+
+    def _ask(self, request: HttpRequest, row: Any, form: PlainForm) -> HttpResponse:
+        operation = self._operation
+        context = {
+            **self._admin.admin_site.each_context(request),
+            "title": operation.label,
+            "opts": self._admin.opts,
+            "operation": operation,
+            "impact": operation.impact(row),
+            "row": row,
+            "form": form,
+            "ticket": issue_ticket(request) if operation.makes_secrets else "",
+            "back": _page_of(row),
+        }
+        return TemplateResponse(request, "docora/console/operation.html", context)
+
+    def _leave(self, request: HttpRequest, row: Any, *, failed: bool = False) -> HttpResponse:
+        wanted = request.POST.get("next", "")
+        if url_has_allowed_host_and_scheme(wanted, allowed_hosts={request.get_host()}, require_https=False):
+            return HttpResponseRedirect(wanted)
+        if self._operation.deletes and not failed:
+            return HttpResponseRedirect(reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_changelist"))
+        return HttpResponseRedirect(_page_of(row))
+
+
+def _page_of(row: Any) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def _url_name(options: Any, operation: Operation) -> str:
+    return f"{options.app_label}_{options.model_name}_{operation.name}"

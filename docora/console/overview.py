@@ -1,0 +1,303 @@
+"""The first page: how much there is, what needs attention now, and how the last hour and the last day went."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import redis
+from django.db.models import Count, Max, Q
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from rq import Queue, Worker
+from rq.serializers import JSONSerializer
+
+from docora.console import disk, hints, statistics
+from docora.console.charts import Chart, Point, chart
+from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
+from docora.console.statistics import Tally
+from repositories import queue
+from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots.models import Parked
+
+_MOST = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    title: str
+    value: str
+    detail: object = ""
+    url: str = ""
+    tone: Tone = "calm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """One thing that needs a person, why, and the button that may cure it."""
+
+    subject: str
+    url: str
+    reason: str
+    hint: str
+    since: object = ""
+    button: str = ""
+    button_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Troubles:
+    title: str
+    count: int
+    url: str
+    shown: list[Trouble]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    tiles: list[Tile]
+    states: list[tuple[str, int, Tone, str]]
+    troubles: list[Troubles]
+    charts: list[Chart]
+
+
+def look(request: HttpRequest) -> Overview:
+    """Only what this user may see; the buttons only for who may press them."""
+    if not request.user.has_perm("repositories.view_watch"):
+        return Overview(tiles=[], states=[], troubles=[], charts=[])
+    may_operate = request.user.has_perm("repositories.change_watch")
+    hour, day = statistics.last_hour(), statistics.last_day()
+    return Overview(
+        tiles=[*_stock(), *_flow(statistics.total(hour.values()), statistics.total(day.values())), *_machine()],
+        states=_states(),
+        troubles=[troubles for troubles in _troubles(may_operate=may_operate) if troubles.count],
+        charts=_charts(hour, day),
+    )
+
+
+def _stock() -> Iterator[Tile]:
+    circuits = Count("pk", filter=~Q(circuit_open_until=None))
+    repositories = Repository.objects.aggregate(total=Count("pk"), open=circuits)
+    disabled = App.objects.exclude(disabled_at=None).count()
+    yield Tile(
+        title="Apps",
+        value=f"{App.objects.count():,}",
+        detail=f"disabled: {disabled}",
+        url=_list("repositories_app"),
+        tone="bad" if disabled else "good",
+    )
+    yield Tile(
+        title="Repositories",
+        value=f"{repositories['total']:,}",
+        detail=f"open circuits: {repositories['open']}",
+        url=_list("repositories_repository"),
+        tone="bad" if repositories["open"] else "good",
+    )
+
+
+def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
+    yield Tile(
+        title="Deliveries, last hour",
+        value=f"{hour.total:,}",
+        detail=f"{hour.total / 60:.1f} a minute, {day.total:,} in a day",
+        url=_list("snapshots_delivery"),
+    )
+    yield Tile(
+        title="Accepted, last hour",
+        value=_percent(hour),
+        detail=f"{_percent(day)} in a day",
+        url=_list("snapshots_delivery", outcome="refused", when="hour"),
+        tone="bad" if hour.success_rate is not None and hour.success_rate < 95 else "good",
+    )
+    yield Tile(
+        title="95 % answered within",
+        value=_milliseconds(hour.percentile(95)),
+        detail=f"half within {_milliseconds(hour.percentile(50))}; in a day {_milliseconds(day.percentile(95))}",
+    )
+
+
+def _machine() -> Iterator[Tile]:
+    url = reverse("admin:django_rq_dashboard_changelist")
+    try:
+        yield from _queue(url)
+        yield _disk()
+    except redis.RedisError:
+        yield Tile(title="Queue", value="unreachable", detail="Redis does not answer", url=url, tone="bad")
+
+
+def _queue(url: str) -> Iterator[Tile]:
+    depth, oldest, workers = _queues()
+    waiting = f"oldest waits for {span(oldest)}" if oldest else "nothing waits"
+    late = oldest is not None and oldest > timedelta(minutes=5)
+    yield Tile(title="Queue", value=f"{depth:,} jobs", detail=waiting, url=url, tone="warn" if late else "good")
+    detail = "alive" if workers else "nothing is fetched or delivered"
+    yield Tile(title="Workers", value=str(workers), detail=detail, url=url, tone="good" if workers else "bad")
+
+
+def _disk() -> Tile:
+    measured = disk.total()
+    return Tile(
+        title="Clones on disk",
+        value=size(measured.size) if measured else NOTHING,
+        detail=ago(measured.at) if measured else "is being measured",
+    )
+
+
+def _queues() -> tuple[int, timedelta | None, int]:
+    """Jobs that wait, how long the oldest has waited, and workers alive."""
+    connection = queue.connection()
+    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in queue.ALL]
+    first = [job.enqueued_at for each in queues for job in each.get_jobs(0, 1) if job.enqueued_at]
+    oldest = timezone.now() - min(first) if first else None
+    return sum(each.count for each in queues), oldest, Worker.count(connection=connection)
+
+
+def _states() -> list[tuple[str, int, Tone, str]]:
+    counts = dict(Watch.objects.order_by().values_list("status").annotate(Count("pk")))
+    return [
+        (
+            status.replace("_", " "),
+            counts.get(status, 0),
+            WATCH_TONES[status],
+            _list("repositories_watch", status__exact=status),
+        )
+        for status in WatchStatus.values
+    ]
+
+
+def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
+    failed = Watch.objects.filter(status=WatchStatus.FAILED)
+    yield Troubles(
+        title="Failed watches",
+        count=failed.count(),
+        url=_list("repositories_watch", status__exact=WatchStatus.FAILED),
+        shown=[
+            _failed(watch, may_operate) for watch in failed.select_related("app", "repository").order_by("-pk")[:_MOST]
+        ],
+    )
+    circuits = Repository.objects.exclude(circuit_open_until=None)
+    yield Troubles(
+        title="Open circuits",
+        count=circuits.count(),
+        url=_list("repositories_repository", state="open"),
+        shown=[_circuit(repository, may_operate) for repository in circuits.order_by("circuit_open_until")[:_MOST]],
+    )
+    yield _disabled(may_operate)
+    parked = Parked.objects.order_by().values("watch").annotate(files=Count("pk"), newest=Max("pk"))
+    yield Troubles(
+        title="Parked files",
+        count=Parked.objects.count(),
+        url=_list("snapshots_parked"),
+        shown=list(_parked([row["newest"] for row in parked.order_by("-newest")[:_MOST]])),
+    )
+
+
+def _failed(watch: Watch, may_operate: bool) -> Trouble:
+    return Trouble(
+        subject=title_of(watch),
+        url=_page(watch),
+        reason=watch.last_error,
+        hint=hints.for_code(watch.last_error_code),
+        since=format_html("in sync {}", ago(watch.synced_at)) if watch.synced_at else "never in sync",
+        button="Retry" if may_operate else "",
+        button_url=reverse("admin:repositories_watch_retry", args=[watch.pk]),
+    )
+
+
+def _circuit(repository: Repository, may_operate: bool) -> Trouble:
+    until = repository.circuit_open_until
+    return Trouble(
+        subject=str(repository),
+        url=_page(repository),
+        reason=repository.last_error,
+        hint=hints.for_code(repository.last_error_code),
+        since=f"probe in {span(until - timezone.now())}" if until and until > timezone.now() else "probe is due",
+        button="Reset circuit" if may_operate else "",
+        button_url=reverse("admin:repositories_repository_reset_circuit", args=[repository.pk]),
+    )
+
+
+def _disabled(may_operate: bool) -> Troubles:
+    apps = App.objects.exclude(disabled_at=None).order_by("name")
+    shown = [
+        Trouble(
+            subject=app.name,
+            url=_page(app),
+            reason=app.disabled_reason,
+            hint=hints.for_code("endpoint-disabled"),
+            since=ago(app.disabled_at),
+            button="Enable" if may_operate else "",
+            button_url=reverse("admin:repositories_app_enable", args=[app.pk]),
+        )
+        for app in apps[:_MOST]
+    ]
+    return Troubles(
+        title="Disabled endpoints", count=apps.count(), url=_list("repositories_app", state="disabled"), shown=shown
+    )
+
+
+def _parked(ids: list[int]) -> Iterator[Trouble]:
+    """The newest of each watch stands for all of them."""
+    rows = Parked.objects.filter(pk__in=ids).select_related("watch__app", "watch__repository", "file").order_by("-pk")
+    for parked in rows:
+        yield Trouble(
+            subject=f"{parked.file.path} for {parked.watch.app.name}",
+            url=_page(parked.watch),
+            reason=parked.reason,
+            hint="The endpoint refused this content for itself; the others go on.",
+            since=ago(parked.parked_at),
+        )
+
+
+def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Chart]:
+    snapshots = statistics.snapshots_by_hour()
+    return [
+        chart("Deliveries per minute", _points(hour, "%H:%M"), unit="a minute", first="an hour ago", last="now"),
+        chart("Deliveries per hour", _points(day, "%H:00"), unit="an hour", first="a day ago", last="now"),
+        chart(
+            "95 % answered within",
+            [
+                Point(title=f"{at:%H:00}: {_milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
+                for at, tally in day.items()
+            ],
+            unit="ms",
+            first="a day ago",
+            last="now",
+        ),
+        chart(
+            "Snapshots per hour",
+            [Point(title=f"{at:%H:00}: {count}", good=count) for at, count in snapshots.items()],
+            unit="an hour",
+            first="a day ago",
+            last="now",
+        ),
+    ]
+
+
+def _points(tallies: dict[datetime, Tally], clock: str) -> list[Point]:
+    return [
+        Point(
+            title=f"{at:{clock}}: {tally.accepted} accepted, {tally.failed} failed",
+            good=tally.accepted,
+            bad=tally.failed,
+        )
+        for at, tally in tallies.items()
+    ]
+
+
+def _percent(tally: Tally) -> str:
+    return NOTHING if tally.success_rate is None else f"{tally.success_rate:.4g} %"
+
+
+def _milliseconds(number: int | None) -> str:
+    return NOTHING if number is None else f"{number:,} ms"
+
+
+def _page(row: Any) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def _list(name: str, **filters: object) -> str:
+    return reverse(f"admin:{name}_changelist", query=filters)

@@ -1,0 +1,59 @@
+"""Parked files: contents that an endpoint refused for themselves."""
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from docora.console import bulk
+from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact
+from docora.console.display import ago, list_link, page_link
+from repositories.models import Watch
+from snapshots.models import Delivery, Parked
+
+
+@admin.register(Parked)
+class ParkedAdmin(ConsoleAdmin):
+    list_display = ["path", "reason", "app", "repository", "parked"]
+    list_select_related = ["watch__app", "watch__repository", "file"]
+    search_fields = ["file__path", "reason", "watch__app__name"]
+    search_help_text = "Path, reason or app"
+    linked_by = {"watch__id__exact"}
+    ordering = ["-pk"]
+    paginator = BoundedPaginator
+    actions = ["retry_selected"]
+
+    @admin.display(description="Path")
+    def path(self, parked: Parked) -> str:
+        return parked.file.path
+
+    @admin.display(description="App")
+    def app(self, parked: Parked) -> object:
+        return page_link(parked.watch.app, parked.watch.app.name)
+
+    @admin.display(description="Repository")
+    def repository(self, parked: Parked) -> object:
+        return page_link(parked.watch.repository)
+
+    @admin.display(description="Parked", ordering="parked_at")
+    def parked(self, parked: Parked) -> object:
+        return ago(parked.parked_at)
+
+    def facts(self, parked: Parked) -> list[Fact]:
+        return [
+            ("Path", parked.file.path),
+            ("Reason", parked.reason),
+            (
+                "What to do",
+                "The endpoint refuses this content. Its next content is sent by itself; or retry.",
+            ),
+            ("Watch", page_link(parked.watch)),
+            ("Attempts", list_link(Delivery, "Log of deliveries", watch__id__exact=parked.watch_id, when="all")),
+            ("Parked", ago(parked.parked_at)),
+        ]
+
+    @admin.action(description="Retry all parked files of these watches", permissions=["operate"])
+    def retry_selected(self, request: HttpRequest, rows: QuerySet[Parked]) -> HttpResponse:
+        return bulk.start(request, "retry_parked", Watch.objects.filter(pk__in=rows.values("watch")))
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("repositories.change_watch")

@@ -1,0 +1,67 @@
+"""Snapshots: what a repository contained at each commit, and how it differed from the one before."""
+
+from django.contrib import admin
+from django.utils.safestring import SafeString
+
+from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact
+from docora.console.display import NOTHING, ago, badge, commit_link, lines, page_link, size
+from snapshots.models import FileVersion, Snapshot
+
+_SHOWN = 100
+
+
+@admin.register(Snapshot)
+class SnapshotAdmin(ConsoleAdmin):
+    list_display = ["repository", "sequence", "commit", "changes", "files", "volume", "left", "taken"]
+    list_select_related = ["repository"]
+    search_fields = ["repository__owner", "repository__name", "commit_sha"]
+    search_help_text = "Repository or commit"
+    linked_by = {"repository__id__exact"}
+    ordering = ["-pk"]
+    paginator = BoundedPaginator
+    change_form_template = "docora/console/snapshot.html"
+
+    @admin.display(description="Commit")
+    def commit(self, snapshot: Snapshot) -> object:
+        return commit_link(snapshot.repository, snapshot.commit_sha)
+
+    @admin.display(description="Changes")
+    def changes(self, snapshot: Snapshot) -> str:
+        return f"+{snapshot.created:,} ~{snapshot.updated:,} -{snapshot.deleted:,}"
+
+    @admin.display(description="Size", ordering="bytes")
+    def volume(self, snapshot: Snapshot) -> str:
+        return size(snapshot.bytes)
+
+    @admin.display(description="Left out")
+    def left(self, snapshot: Snapshot) -> SafeString | str:
+        return badge(len(snapshot.left_out), "warn") if snapshot.left_out else NOTHING
+
+    @admin.display(description="Taken", ordering="taken_at")
+    def taken(self, snapshot: Snapshot) -> object:
+        return ago(snapshot.taken_at)
+
+    def facts(self, snapshot: Snapshot) -> list[Fact]:
+        return [
+            ("Repository", page_link(snapshot.repository)),
+            ("Commit", self.commit(snapshot)),
+            ("Branch", snapshot.branch or NOTHING),
+            ("Changes", self.changes(snapshot)),
+            ("Files", f"{snapshot.files:,}"),
+            ("Size", size(snapshot.bytes)),
+            ("Left out", lines(*(f"{item['path']}: {item['reason']}" for item in snapshot.left_out[:50])) or NOTHING),
+            ("Taken", ago(snapshot.taken_at)),
+        ]
+
+    def panels(self, snapshot: Snapshot) -> dict[str, object]:
+        """The paths that this snapshot brought or took away; a renewed one is in both."""
+        versions = FileVersion.objects.filter(repository=snapshot.repository_id).select_related("file")
+        written = list(versions.filter(since=snapshot.sequence).order_by("pk")[:_SHOWN])
+        ended = list(versions.filter(until=snapshot.sequence).order_by("pk")[:_SHOWN])
+        kept = {version.file_id for version in written}
+        had = {version.file_id for version in ended}
+        return {
+            "written": [(version, "update" if version.file_id in had else "create") for version in written],
+            "deleted": [version for version in ended if version.file_id not in kept],
+            "shown": _SHOWN,
+        }

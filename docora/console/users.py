@@ -1,0 +1,89 @@
+"""Users, their roles, and the log of all that was done here. Users are the superuser's."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact, ThemedAdmin
+from docora.console.display import NOTHING, ago
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+if TYPE_CHECKING:
+    _UserAdmin = DjangoUserAdmin[User]
+    _GroupAdmin = DjangoGroupAdmin
+else:
+
+    class _UserAdmin(DjangoUserAdmin, ThemedAdmin):
+        from unfold.forms import AdminPasswordChangeForm as change_password_form
+        from unfold.forms import UserChangeForm as form
+        from unfold.forms import UserCreationForm as add_form
+
+    class _GroupAdmin(DjangoGroupAdmin, ThemedAdmin):
+        pass
+
+
+@admin.register(User)
+class UserAdmin(_UserAdmin):
+    list_display = ["username", "email", "roles", "is_active", "is_superuser", "last_login"]
+    list_filter = ["is_superuser", "is_active", "groups"]
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description="Roles")
+    def roles(self, user: User) -> str:
+        return ", ".join(group.name for group in user.groups.all()) or NOTHING
+
+
+@admin.register(Group)
+class GroupAdmin(_GroupAdmin):
+    pass
+
+
+@admin.register(LogEntry)
+class LogEntryAdmin(ConsoleAdmin):
+    list_display = ["done", "user", "what", "action"]
+    list_select_related = ["user", "content_type"]
+    list_filter = ["user", "action_flag"]
+    search_fields = ["object_repr", "change_message"]
+    search_help_text = "What it was done to, or what was done"
+    ordering = ["-pk"]
+    paginator = BoundedPaginator
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return request.user.has_perm("admin.view_logentry")
+
+    @admin.display(description="When", ordering="action_time")
+    def done(self, entry: LogEntry) -> object:
+        return ago(entry.action_time)
+
+    @admin.display(description="What")
+    def what(self, entry: LogEntry) -> object:
+        url = entry.get_admin_url()
+        if url is None or entry.is_deletion():
+            return entry.object_repr
+        return format_html('<a class="dc-link" href="{}">{}</a>', url, entry.object_repr)
+
+    @admin.display(description="Action")
+    def action(self, entry: LogEntry) -> str:
+        return f"{entry.get_action_flag_display()}: {entry.get_change_message() or NOTHING}"
+
+    def facts(self, entry: LogEntry) -> list[Fact]:
+        return [
+            ("When", ago(entry.action_time)),
+            ("User", entry.user),
+            ("What", self.what(entry)),
+            ("Action", self.action(entry)),
+        ]

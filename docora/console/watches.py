@@ -1,0 +1,215 @@
+"""Watches: who gets what, how far it is, why it stands still and what to do about it."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from docora.console import bulk, hints
+from docora.console.base import SECRETS, ConsoleAdmin, Fact
+from docora.console.display import NOTHING, ago, commit_link, lines, list_link, page_link, progress, size, watch_badge
+from docora.console.operations import Operation, PlainForm
+from docora.console.retries import retry
+from repositories import services
+from repositories.models import Watch, WatchStatus
+from snapshots import redelivery
+from snapshots.models import Delivered, Delivery, Parked, Snapshot
+
+
+class TokenForm(PlainForm):
+    token = forms.CharField(
+        max_length=500,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text="It is tried at once, stored encrypted and never shown.",
+    )
+
+
+class MomentForm(PlainForm):
+    moment = forms.DateTimeField(
+        label="Since (UTC)",
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+        help_text="Everything that the app acknowledged after this time is sent again.",
+    )
+
+
+def _retry(watch: Watch, _: dict[str, Any]) -> str:
+    retry(watch)
+    return f"{watch.repository} is being delivered to {watch.app.name} again, from where it stopped."
+
+
+def _resync(watch: Watch, _: dict[str, Any]) -> str:
+    redelivery.resync(watch)
+    return f"Every file of {watch.repository} is being sent to {watch.app.name} again."
+
+
+def _retry_parked(watch: Watch, _: dict[str, Any]) -> str:
+    redelivery.retry_parked(watch)
+    return f"The parked files of {watch.repository} are being sent to {watch.app.name} again."
+
+
+def _change_token(watch: Watch, data: dict[str, Any]) -> str:
+    services.change_token(watch.app, watch.repository.public_id, data["token"])
+    return "The new token can read the repository and is used from now on."
+
+
+def _redeliver_since(watch: Watch, data: dict[str, Any]) -> str:
+    redelivery.redeliver_since(watch, data["moment"])
+    return f"What {watch.app.name} got since {data['moment']:%Y-%m-%d %H:%M} is being sent again."
+
+
+class ParkedFilter(admin.SimpleListFilter):
+    title = "parked files"
+    parameter_name = "parked"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Has parked files")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Watch]) -> QuerySet[Watch]:
+        return queryset.filter(pk__in=Parked.objects.values("watch")) if self.value() else queryset
+
+
+class ReasonFilter(admin.SimpleListFilter):
+    title = "reason"
+    parameter_name = "reason"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(code, code.replace("-", " ")) for code in hints.CODES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Watch]) -> QuerySet[Watch]:
+        return queryset.filter(last_error_code=self.value()) if self.value() else queryset
+
+
+@admin.register(Watch)
+class WatchAdmin(ConsoleAdmin):
+    list_display = ["title", "state", "files", "reason", "synced"]
+    list_filter = ["status", ParkedFilter, ReasonFilter]
+    search_fields = ["app__name", "app__public_id", "repository__owner", "repository__name", "repository__public_id"]
+    search_help_text = "App or repository, by name or id"
+    linked_by = {"app__id__exact", "repository__id__exact"}
+    ordering = ["-pk"]
+    change_form_template = "docora/console/watch.html"
+    actions = ["retry_selected", "resync_selected"]
+    operations = [
+        Operation(
+            name="retry",
+            label="Retry",
+            icon="replay",
+            run=_retry,
+            applies_to=lambda watch: watch.status != WatchStatus.SYNCED,
+        ),
+        Operation(
+            name="retry_parked",
+            label="Retry parked files",
+            icon="unarchive",
+            run=_retry_parked,
+            applies_to=lambda watch: watch.parked.exists(),
+        ),
+        Operation(
+            name="resync",
+            label="Resync",
+            icon="sync",
+            run=_resync,
+            asks_first=True,
+            explanation="Every file is sent to the app again, also those that it has.",
+        ),
+        Operation(
+            name="redeliver_since", label="Redeliver since…", icon="history", run=_redeliver_since, form=MomentForm
+        ),
+        Operation(
+            name="change_token",
+            label="Change token",
+            icon="key",
+            run=_change_token,
+            form=TokenForm,
+            explanation="What was delivered stays delivered; the errors of the watch are cleared.",
+        ),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Watch]:
+        return super().get_queryset(request).select_related("app", "repository").defer(*SECRETS)
+
+    def prepare(self, rows: list[Watch]) -> None:
+        unfinished = [watch.pk for watch in rows if watch.status != WatchStatus.SYNCED]
+        kept = Delivered.objects.filter(watch__in=unfinished, again="").order_by().values_list("watch")
+        delivered = dict(kept.annotate(Count("pk")))
+        totals = _totals({watch.repository_id for watch in rows})
+        for watch in rows:
+            watch.total = totals.get(watch.repository_id, 0)  # type: ignore[attr-defined]
+            done = watch.status == WatchStatus.SYNCED
+            watch.done = watch.total if done else delivered.get(watch.pk, 0)  # type: ignore[attr-defined]
+
+    @admin.display(description="Watch", ordering="app__name")
+    def title(self, watch: Watch) -> SafeString:
+        return format_html("<b>{}</b> ← {}", watch.app.name, watch.repository)
+
+    @admin.display(description="State", ordering="status")
+    def state(self, watch: Watch) -> SafeString:
+        return watch_badge(watch.status)
+
+    @admin.display(description="Files delivered")
+    def files(self, watch: Watch) -> SafeString | str:
+        done, total = watch.done, watch.total  # type: ignore[attr-defined]
+        return f"{total:,}" if watch.status == WatchStatus.SYNCED else progress(done, total)
+
+    @admin.display(description="Reason")
+    def reason(self, watch: Watch) -> str:
+        return watch.last_error[:120] or NOTHING
+
+    @admin.display(description="In sync", ordering="synced_at")
+    def synced(self, watch: Watch) -> object:
+        return ago(watch.synced_at)
+
+    def facts(self, watch: Watch) -> list[Fact]:
+        self.prepare([watch])
+        return [
+            ("State", lines(watch_badge(watch.status), watch.last_error)),
+            ("What to do", hints.for_code(watch.last_error_code) or NOTHING),
+            ("Files delivered", self.files(watch)),
+            ("App", page_link(watch.app, watch.app.name)),
+            ("Repository", page_link(watch.repository)),
+            ("The app has", commit_link(watch.repository, watch.synced_commit)),
+            ("In sync", ago(watch.synced_at)),
+            ("Attempts in a row", watch.retry_count),
+            ("Next attempt", ago(watch.retry_at)),
+            ("Files wanted", _selection(watch)),
+            ("Token", "stored, never shown" if watch.token else "none: a public repository"),
+            ("Token accepted", ago(watch.access_proven_at)),
+            ("Token refused", ago(watch.access_denied_at)),
+            ("Deliveries", list_link(Delivery, "Log of deliveries", watch__id__exact=watch.pk)),
+            ("Watching", ago(watch.created_at)),
+        ]
+
+    def panels(self, watch: Watch) -> dict[str, object]:
+        return {
+            "parked": watch.parked.select_related("file").order_by("-parked_at")[:20],
+            "deliveries": watch.deliveries.order_by("-attempted_at")[:10],
+        }
+
+    @admin.action(description="Retry", permissions=["operate"])
+    def retry_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
+        return bulk.start(request, "retry", watches)
+
+    @admin.action(description="Resync: send every file again", permissions=["operate"])
+    def resync_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
+        return bulk.start(request, "resync", watches)
+
+
+def _selection(watch: Watch) -> str:
+    chosen = watch.selection
+    parts = [
+        f"only {', '.join(chosen.include)}" if chosen.include else "",
+        f"without {', '.join(chosen.exclude)}" if chosen.exclude else "",
+        f"up to {size(chosen.max_file_size)}" if chosen.max_file_size else "",
+    ]
+    return "; ".join(filter(None, parts)) or "all"
+
+
+def _totals(repository_ids: set[int]) -> dict[int, int]:
+    """How many files the newest snapshot of each repository has."""
+    newest = Snapshot.objects.filter(repository=OuterRef("repository")).order_by("-sequence").values("pk")[:1]
+    rows = Snapshot.objects.filter(repository__in=repository_ids, pk=Subquery(newest))
+    return dict(rows.values_list("repository", "files"))

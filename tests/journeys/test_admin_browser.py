@@ -1,0 +1,145 @@
+"""An operator's day in a real browser: onboard an app, see it sync, see it fail and why, cure it, delete it."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from docora.demo.githost import GitHost
+from docora.demo.receiver import Receiver, ReceiverFault
+from tests.browser import find_chromium, open_browser
+from tests.service import Service, wait_until
+
+CHROMIUM = find_chromium()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found")]
+SECONDS = 30_000.0
+expect.set_options(timeout=SECONDS)
+PAGES = [
+    "repositories/app/add/",
+    "repositories/app/1/change/",
+    "repositories/repository/1/change/",
+    "repositories/watch/1/change/",
+    "snapshots/delivery/1/change/",
+    "django_rq/dashboard/",
+    "snapshots/delivery/",
+    "",
+]
+KEY = "the-key-of-the-company-search"
+
+
+@pytest.fixture
+def git_host(tmp_path: Path) -> Iterator[GitHost]:
+    with GitHost(tmp_path / "host") as host:
+        yield host
+
+
+@pytest.fixture
+def hasty(sqlite_service: Service, git_host: GitHost) -> Service:
+    """Looks every second, and gives up at the first failure, for an hour."""
+    sqlite_service.environment |= {
+        "DOCORA_GIT_HOSTS": git_host.address,
+        "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
+        "SCAN_INTERVAL": "1",
+        "RESCAN_INTERVAL": "1",
+        "MAX_RETRY_ATTEMPTS": "1",
+        "RETRY_BASE_DELAY": "3600",
+    }
+    return sqlite_service.start()
+
+
+@pytest.fixture
+def page(hasty: Service) -> Iterator[Page]:
+    """Signed in as the first admin. Whatever it loads comes from the service, and no script fails."""
+    loaded: list[str] = []
+    errors: list[str] = []
+    with open_browser(CHROMIUM or "") as browser:
+        page = browser.new_page(color_scheme="dark")
+        page.set_default_timeout(SECONDS)
+        page.on("request", lambda request: loaded.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{hasty.url}/admin/")
+        password = re.search(r"as admin with the password (\S+)", hasty.output)
+        assert password
+        page.get_by_label("Username").fill("admin")
+        page.get_by_label("Password").fill(password[1])
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
+        yield page
+    assert [url for url in loaded if not url.startswith((hasty.url, "data:", "blob:"))] == []
+    assert errors == []
+
+
+def onboard(page: Page, service: Service, receiver: Receiver) -> str:
+    """Returns the bearer token, which the page shows once."""
+    page.goto(f"{service.url}/admin/repositories/app/add/")
+    page.get_by_label("Name").fill("Company search")
+    page.get_by_label("Base url").fill(receiver.url)
+    page.get_by_label("Webhook key").fill(KEY)
+    page.get_by_role("button", name="Onboard").click()
+    token = page.get_by_label("Bearer token").input_value()
+    assert token.startswith("docora_")
+    page.get_by_role("button", name="Copy").nth(1).click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("sent already")).to_be_visible()
+    assert token not in page.content()
+    return token
+
+
+def watch(service: Service, token: str, url: str) -> str:
+    request = urllib.request.Request(  # noqa: S310  our own server
+        f"{service.url}/api/repositories",
+        data=json.dumps({"github_url": url}).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        return str(json.load(answer)["repository_id"])
+
+
+def assert_every_page_fits_a_phone(page: Page, service: Service) -> None:
+    desktop = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in PAGES:
+        page.goto(f"{service.url}/admin/{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    page.set_viewport_size(desktop or {"width": 1280, "height": 720})
+
+
+def test_an_operators_day(page: Page, hasty: Service, git_host: GitHost) -> None:
+    handbook = git_host.create("acme/handbook")
+    handbook.commit({"README.md": "# Handbook\n", "docs/start.md": "Start here.\n"})
+    with Receiver(webhook_key=KEY) as receiver:
+        token = onboard(page, hasty, receiver)
+        repository_id = watch(hasty, token, handbook.url)
+
+        page.get_by_role("link", name="Watches").first.click()
+        page.get_by_role("link", name="Company search ← acme/handbook").click()
+        console = page.locator("#console")
+        expect(console.locator(".dc-badge").first).to_have_text("synced")
+        wait_until(lambda: receiver.files_of(repository_id) == handbook.files(), "the files arrive")
+
+        page.goto(f"{hasty.url}/admin/")
+        with receiver.faults.put(ReceiverFault(status=500)):
+            handbook.commit({"README.md": "# The new handbook\n"})
+            expect(page.get_by_text("500 Internal Server Error")).to_be_visible()
+            expect(page.get_by_text("Ping it, look at its deliveries, then retry.")).to_be_visible()
+
+        page.get_by_role("button", name="Retry: Company search ← acme/handbook").press("Enter")
+        expect(page.get_by_text("is being delivered to Company search again")).to_be_visible()
+        expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
+        wait_until(lambda: receiver.files_of(repository_id) == handbook.files(), "the change arrives")
+
+        assert_every_page_fits_a_phone(page, hasty)
+        page.get_by_role("link", name="Apps").first.click()
+        page.get_by_role("link", name="Company search").click()
+        page.get_by_role("link", name="Delete").click()
+        expect(page.get_by_text("1 repositories that nobody else watches")).to_be_visible()
+        page.get_by_label("Type the name of the app").fill("Company search")
+        page.get_by_role("button", name="Delete").click()
+        expect(page.get_by_text("Company search is deleted.")).to_be_visible()
+        wait_until(lambda: not list((hasty.data / "repos").glob("*/*/HEAD")), "the clone is purged")
+        assert receiver.problems == []

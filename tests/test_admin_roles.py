@@ -1,0 +1,136 @@
+"""Who may do what in the admin: every page and every operation, by role."""
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.urls import reverse
+
+from docora.console.base import ConsoleAdmin
+from docora.console.roles import OPERATOR, VIEWER
+from repositories import services
+from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots.models import Delivery, File, Parked, Snapshot
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
+
+ROOMS = ["repositories_app", "repositories_repository", "repositories_watch"]
+HISTORY = ["snapshots_snapshot", "snapshots_delivery", "snapshots_parked"]
+USERS = ["auth_user", "auth_group"]
+OPERATIONS = [
+    (model, operation)
+    for model, page in admin.site._registry.items()
+    if isinstance(page, ConsoleAdmin)
+    for operation in page.operations
+]
+
+
+@pytest.fixture(autouse=True)
+def rows() -> None:
+    """One row of everything, to which every operation applies."""
+    credentials = services.onboard("Alice's search", "http://127.0.0.1:9/hooks")
+    app = App.objects.get(public_id=credentials.app_id)
+    repository = Repository.objects.create(
+        url="https://github.com/acme/handbook", owner="acme", name="handbook", clone_key="acme/handbook",
+        consecutive_failures=1,
+    )  # fmt: skip
+    watch = Watch.objects.create(app=app, repository=repository, status=WatchStatus.FAILED)
+    Snapshot.objects.create(repository=repository, sequence=1, commit_sha="a" * 40, files=1, bytes=1)
+    file = File.objects.create(repository=repository, path="README.md", path_digest=b"d" * 32)
+    Parked.objects.create(watch=watch, file=file, sha256=b"s" * 32, reason="413")
+    Delivery.objects.create(watch=watch, message_id="msg_1", event="create", path="README.md", milliseconds=5)
+
+
+def login(client: Client, role: str) -> Client:
+    user = User.objects.create_user(role, is_staff=True, is_superuser=role == "superuser")
+    if role in (OPERATOR, VIEWER):
+        user.groups.add(Group.objects.get(name=role))
+    client.force_login(user)
+    return client
+
+
+def url_of(model: type, name: str) -> str:
+    options = model._meta  # type: ignore[attr-defined]
+    row = model.objects.get()  # type: ignore[attr-defined]
+    return reverse(f"admin:{options.app_label}_{options.model_name}_{name}", args=[row.pk])
+
+
+@pytest.mark.parametrize("page", [*ROOMS, *HISTORY])
+@pytest.mark.parametrize(("role", "status"), [("superuser", 200), (OPERATOR, 200), (VIEWER, 200), ("nobody", 403)])
+def test_lists_and_pages_are_for_those_with_a_role(client: Client, role: str, status: int, page: str) -> None:
+    login(client, role)
+    assert client.get(reverse(f"admin:{page}_changelist")).status_code == status
+    model = next(model for model in admin.site._registry if model._meta.label_lower == page.replace("_", "."))
+    assert client.get(url_of(model, "change")).status_code == status
+
+
+@pytest.mark.parametrize("page", USERS)
+@pytest.mark.parametrize(("role", "status"), [("superuser", 200), (OPERATOR, 403), (VIEWER, 403)])
+def test_users_are_the_superusers(client: Client, role: str, status: int, page: str) -> None:
+    assert login(client, role).get(reverse(f"admin:{page}_changelist")).status_code == status
+
+
+@pytest.mark.parametrize("role", [VIEWER, "nobody"])
+@pytest.mark.parametrize(("model", "operation"), OPERATIONS, ids=lambda value: getattr(value, "name", None))
+def test_operations_are_refused_without_the_role(client: Client, role: str, model: type, operation: object) -> None:
+    url = url_of(model, operation.name)  # type: ignore[attr-defined]
+    login(client, role)
+    assert client.get(url).status_code == 403
+    assert client.post(url).status_code == 403
+
+
+@pytest.mark.parametrize("role", ["superuser", OPERATOR])
+@pytest.mark.parametrize(("model", "operation"), OPERATIONS, ids=lambda value: getattr(value, "name", None))
+def test_operations_are_offered_with_the_role(client: Client, role: str, model: type, operation: object) -> None:
+    if operation.name == "enable":  # type: ignore[attr-defined]
+        services.disable_app(App.objects.get(), "for the test")
+    login(client, role)
+    url = url_of(model, operation.name)  # type: ignore[attr-defined]
+    assert url in client.get(url_of(model, "change")).content.decode()
+    assert client.get(url).status_code == 200
+
+
+@pytest.mark.parametrize(("role", "status"), [("superuser", 200), (OPERATOR, 200), (VIEWER, 403), ("nobody", 403)])
+def test_onboarding_is_the_operators(client: Client, role: str, status: int) -> None:
+    login(client, role)
+    assert client.get(reverse("admin:repositories_app_add")).status_code == status
+    assert client.post(reverse("admin:repositories_app_add"), {"name": "x"}).status_code == status
+
+
+def test_a_viewer_sees_an_app_but_cannot_edit_it(client: Client) -> None:
+    login(client, VIEWER)
+    url = url_of(App, "change")
+    assert 'name="base_url"' not in client.get(url).content.decode()
+    assert client.post(url, {"name": "Mine now"}).status_code == 403
+
+
+@pytest.mark.parametrize("role", [VIEWER, OPERATOR])
+def test_bulk_actions_follow_the_role(client: Client, role: str) -> None:
+    login(client, role)
+    url = reverse("admin:repositories_watch_changelist")
+    answer = client.post(url, {"action": "retry_selected", "_selected_action": [Watch.objects.get().pk]})
+    started = answer.status_code == 302 and "/bulk/" in answer["Location"]
+    assert started == (role == OPERATOR)
+
+
+@pytest.mark.parametrize("role", ["superuser", OPERATOR, VIEWER])
+def test_everybody_with_a_role_sees_the_queue_but_viewers_cannot_touch_it(client: Client, role: str) -> None:
+    login(client, role)
+    assert client.get(reverse("admin:django_rq_dashboard_changelist")).status_code == 200
+    assert client.get(reverse("admin:django_rq_jobs", args=[0])).status_code == 200
+    emptied = client.post(reverse("admin:django_rq_clear", args=[0])).status_code
+    assert emptied == (403 if role == VIEWER else 302)
+
+
+def test_nothing_is_shown_without_a_login(client: Client) -> None:
+    for url in (reverse("admin:index"), url_of(App, "change"), url_of(Watch, "retry")):
+        answer = client.get(url)
+        assert answer.status_code == 302
+        assert "/login/" in answer["Location"]
+
+
+def test_the_overview_has_buttons_for_operators_only(client: Client) -> None:
+    retry = url_of(Watch, "retry")
+    assert retry in login(client, OPERATOR).get(reverse("admin:index")).content.decode()
+    assert retry not in login(client, VIEWER).get(reverse("admin:index")).content.decode()
+    assert "Alice" not in login(client, "nobody").get(reverse("admin:index")).content.decode()
