@@ -1,5 +1,7 @@
 """Django's settings. The environment is read in docora.env, and only there."""
 
+import os
+
 import dj_database_url
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
@@ -8,6 +10,9 @@ from django.core.management.utils import get_random_secret_key
 from docora import env
 from docora.console.look import UNFOLD as UNFOLD
 from docora.keys import read_or_create
+
+# A missing git is told in one line by the commands that need it, not by GitPython's import.
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 
 DEBUG = env.DEBUG
 SECRET_KEY = env.SECRET_KEY or read_or_create(env.DATA_DIR / "keys" / "django_secret_key", get_random_secret_key)

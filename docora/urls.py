@@ -7,6 +7,8 @@ from django.views.generic import RedirectView
 from docora import health, ready
 from docora.api import api, api_v1
 
+admin.autodiscover()
+
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("health", health.health),

@@ -98,7 +98,8 @@ class Docora:
 
     def clones(self) -> list[str]:
         """The bare clones on disk, by their paths below the folder of all clones."""
-        return sorted(str(head.parent.relative_to(self.repos)) for head in self.repos.glob("**/HEAD"))
+        owners = [owner for owner in self.repos.glob("*") if not owner.name.startswith(".")]
+        return sorted(str(clone.relative_to(self.repos)) for owner in owners for clone in owner.glob("*"))
 
     def last_words(self, lines: int = 10) -> Iterator[str]:
         """The ends of its logs, for the person who asks why the demo failed."""

@@ -26,7 +26,7 @@ def victims(play: Scene) -> list[psutil.Process]:
     for process in psutil.Process(play.service.process.pid).children(recursive=True):
         with suppress(psutil.Error):
             words = process.cmdline()
-            if "git" in words[0] or ("rqworker" in words and "snapshots" in words):
+            if "git" in "".join(words[:1]) or ("rqworker" in words and "snapshots" in words):
                 found.append(process)
     return found
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from docora import valkey
 from tests.service import ROOT, Service, wait_until
 
 pytestmark = pytest.mark.slow
@@ -25,10 +26,20 @@ def scheduler(service: Service) -> Iterator["subprocess.Popen[bytes]"]:
         process.wait()
 
 
+@contextmanager
+def store(service: Service) -> Iterator[None]:
+    process = valkey.start(service.data / "valkey" / "valkey.sock", persistent=False)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_it_survives_a_broken_database_and_goes_on_when_it_is_whole(service: Service) -> None:
     service.environment["SCAN_INTERVAL"] = "0.1"
     log = service.data / "scheduler.log"
-    with scheduler(service) as process:
+    with store(service), scheduler(service) as process:
         wait_until(lambda: log.read_text().count("tick failed") >= 2, "the tables are missing, and it says so")
         assert "Traceback" not in log.read_text()
         service.manage("migrate", "-v0")
