@@ -25,7 +25,13 @@ _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, only the tests that touch the database: the others have run on SQLite."""
+    """On PostgreSQL, only the tests that touch the database: the others have run on SQLite.
+
+    Tests of real processes share few cores with each other, so what fails there for want of time is tried again.
+    """
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
     if os.environ.get("TEST_DATABASE") != "postgresql":
         return
     kept = [item for item in items if _touches_the_database(item)]
