@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
 ROOMS = ["repositories_app", "repositories_repository", "repositories_watch"]
 HISTORY = ["snapshots_snapshot", "snapshots_delivery", "snapshots_parked"]
 USERS = ["auth_user", "auth_group"]
+admin.autodiscover()
 OPERATIONS = [
     (model, operation)
     for model, page in admin.site._registry.items()
