@@ -135,3 +135,8 @@ def test_the_overview_has_buttons_for_operators_only(client: Client) -> None:
     assert retry in login(client, OPERATOR).get(reverse("admin:index")).content.decode()
     assert retry not in login(client, VIEWER).get(reverse("admin:index")).content.decode()
     assert "Alice" not in login(client, "nobody").get(reverse("admin:index")).content.decode()
+
+
+@pytest.mark.parametrize(("role", "status"), [("superuser", 200), (OPERATOR, 200), (VIEWER, 200), ("nobody", 403)])
+def test_the_log_of_actions_is_for_those_with_a_role(client: Client, role: str, status: int) -> None:
+    assert login(client, role).get(reverse("admin:admin_logentry_changelist")).status_code == status
