@@ -17,7 +17,9 @@ def read_or_create(path: Path, generate: Callable[[], str]) -> str:
     except OSError as error:
         raise ImproperlyConfigured(f"DOCORA_DATA_DIR: cannot read {path}: {error.strerror}") from None
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not with parents=True: that would leave the data directory, and the database in it, open to everybody.
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, parents=folder is not path.parent, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=path.parent)
         try:
             os.write(handle, generate().encode())

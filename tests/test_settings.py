@@ -55,6 +55,11 @@ def test_keys_are_generated_once_and_for_their_owner_only(tmp_path: Path) -> Non
     assert {path.name: path.read_text() for path in (tmp_path / "keys").iterdir()} == keys
 
 
+def test_a_new_data_directory_is_for_its_owner_only(tmp_path: Path) -> None:
+    assert check(tmp_path / "made" / "here").returncode == 0
+    assert (tmp_path / "made" / "here").stat().st_mode & 0o777 == 0o700
+
+
 def test_every_setting_is_documented_as_it_is() -> None:
     documented = [
         tuple(cell.strip() for cell in line.strip("|\n").split("|"))
