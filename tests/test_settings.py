@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,15 @@ from docora import env
 ROOT = Path(__file__).parent.parent
 
 
-def check(tmp_path: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(tmp_path), **variables}
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """Short, as the embedded Valkey's socket needs it: the paths of pytest's own directories grow with each run."""
+    with tempfile.TemporaryDirectory(prefix="docora-") as directory:
+        yield Path(directory)
+
+
+def check(data_dir: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir), **variables}
     command = [sys.executable, "manage.py", "check"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
@@ -32,32 +41,32 @@ def check(tmp_path: Path, **variables: str) -> "subprocess.CompletedProcess[str]
         ("DOCORA_LOG_LEVEL", "LOUD", "DEBUG"),
     ],
 )
-def test_a_wrong_value_stops_the_start_with_its_name(tmp_path: Path, name: str, value: str, expected: str) -> None:
-    result = check(tmp_path, **{name: value})
+def test_a_wrong_value_stops_the_start_with_its_name(data_dir: Path, name: str, value: str, expected: str) -> None:
+    result = check(data_dir, **{name: value})
     assert result.returncode == 1
     assert result.stderr.startswith(f"docora: {name}: expected")
     assert expected in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_wrong_encryption_key_is_not_printed(tmp_path: Path) -> None:
-    result = check(tmp_path, ENCRYPTION_KEYS="hunter2")
+def test_a_wrong_encryption_key_is_not_printed(data_dir: Path) -> None:
+    result = check(data_dir, ENCRYPTION_KEYS="hunter2")
     assert result.stderr.startswith("docora: ENCRYPTION_KEYS: expected Fernet keys")
     assert "hunter2" not in result.stderr
 
 
-def test_keys_are_generated_once_and_for_their_owner_only(tmp_path: Path) -> None:
-    assert check(tmp_path).returncode == 0
-    keys = {path.name: path.read_text() for path in (tmp_path / "keys").iterdir()}
+def test_keys_are_generated_once_and_for_their_owner_only(data_dir: Path) -> None:
+    assert check(data_dir).returncode == 0
+    keys = {path.name: path.read_text() for path in (data_dir / "keys").iterdir()}
     assert set(keys) == {"django_secret_key", "encryption_key"}
-    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "keys").iterdir())
-    assert check(tmp_path).returncode == 0
-    assert {path.name: path.read_text() for path in (tmp_path / "keys").iterdir()} == keys
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (data_dir / "keys").iterdir())
+    assert check(data_dir).returncode == 0
+    assert {path.name: path.read_text() for path in (data_dir / "keys").iterdir()} == keys
 
 
-def test_a_new_data_directory_is_for_its_owner_only(tmp_path: Path) -> None:
-    assert check(tmp_path / "made" / "here").returncode == 0
-    assert (tmp_path / "made" / "here").stat().st_mode & 0o777 == 0o700
+def test_a_new_data_directory_is_for_its_owner_only(data_dir: Path) -> None:
+    assert check(data_dir / "made" / "here").returncode == 0
+    assert (data_dir / "made" / "here").stat().st_mode & 0o777 == 0o700
 
 
 def test_every_setting_is_documented_as_it_is() -> None:
