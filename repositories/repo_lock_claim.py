@@ -79,6 +79,7 @@ class Claim:
         self._asked = 0.0
         self._has_asked_to_leave = False
         self._ahead: Holder | None = None
+        self._line: PubSub | None = None
 
     def acquire(self, wait: float) -> HeldLock:
         # Registered before anything is sent: whatever interrupts this, `abandon` can undo it.
@@ -105,6 +106,7 @@ class Claim:
             self._process.watchdog.forget(self.held.lease)
             self.held.remove_flock()
         lost = self._leave()
+        self._hang_up()
         self._process.claims.pop(self, None)
         if self.held and lost:
             self.held.lease.lose()
@@ -156,11 +158,18 @@ class Claim:
         log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
         while True:
             try:
-                with self._process.server.subscription(self._names, self._token) as line:
-                    return self._stand_in_line(line, started, wait)
+                # Closed when the lock is left: that costs time, and the work is waiting.
+                self._line = self._process.server.subscribe(self._names, self._token)
+                return self._stand_in_line(self._line, started, wait)
             except _UNREACHABLE as error:
+                self._hang_up()
                 self._go_on_waiting(started, wait, error)
                 time.sleep(_NAP)
+
+    def _hang_up(self) -> None:
+        if self._line:
+            self._line.close()
+            self._line = None
 
     def _stand_in_line(self, line: PubSub, started: float, wait: float) -> Granted:
         end = started + wait

@@ -21,8 +21,6 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,17 +206,17 @@ class LockServer:
             self.close()
             raise
 
-    @contextmanager
-    def subscription(self, names: Names, token: str) -> Iterator[PubSub]:
-        """Listening on the token's own channel, confirmed by the server."""
+    def subscribe(self, names: Names, token: str) -> PubSub:
+        """Listening on the token's own channel, confirmed by the server; to be closed by who asked for it."""
         pubsub: PubSub = self._client.pubsub()
         try:
             pubsub.subscribe(names.channel(token))
             if pubsub.get_message(timeout=2) is None:
                 raise redis.TimeoutError("the subscription was not confirmed")
-            yield pubsub
-        finally:
+        except BaseException:
             pubsub.close()
+            raise
+        return pubsub
 
     def status(self) -> list[LockStatus]:
         found = (self._look_at(key.decode()) for key in self._client.scan_iter(match=f"{PREFIX}{{*}}", count=1000))

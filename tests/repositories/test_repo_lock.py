@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -222,7 +222,7 @@ def test_a_newcomer_does_not_barge_in_before_the_one_whose_turn_it_is(server: re
 def test_a_dead_waiter_is_skipped_at_once(server: redis.Redis) -> None:
     names, dead, alive, lock_server = Names(KEY), new_token("dead"), new_token("alive"), LockServer(timeout=2)
     holder = take_without_renewing("holder")
-    with lock_server.subscription(names, alive) as line:
+    with closing(lock_server.subscribe(names, alive)) as line:
         lock_server.acquire(names, dead, ttl=60, wait=60)
         lock_server.acquire(names, alive, ttl=60, wait=60)
         assert waiters() == ["alive"], "a waiter that does not listen is not shown"
@@ -234,7 +234,7 @@ def test_a_dead_waiter_is_skipped_at_once(server: redis.Redis) -> None:
 def test_a_waiter_that_leaves_when_it_is_its_turn_passes_the_turn_on(server: redis.Redis) -> None:
     names, first, second, lock_server = Names(KEY), new_token("first"), new_token("second"), LockServer(timeout=2)
     holder = take_without_renewing("holder")
-    with lock_server.subscription(names, first), lock_server.subscription(names, second):
+    with closing(lock_server.subscribe(names, first)), closing(lock_server.subscribe(names, second)):
         lock_server.acquire(names, first, ttl=60, wait=60)
         lock_server.acquire(names, second, ttl=60, wait=60)
         lock_server.leave(names, holder)
@@ -248,7 +248,7 @@ def listening_waiter(server: redis.Redis, job_id: str) -> Iterator[None]:
     """The oldest waiter, which listens like a frozen process: it is there, but never comes."""
     token = new_token(job_id)
     frozen = LockServer(timeout=2)
-    with frozen.subscription(Names(KEY), token):
+    with closing(frozen.subscribe(Names(KEY), token)):
         with repo_lock(KEY, job_id="before"):
             frozen.acquire(Names(KEY), token, ttl=60, wait=60)
         yield
@@ -268,7 +268,7 @@ def test_the_second_in_line_is_told_when_to_look_after_a_frozen_first(
     server: redis.Redis, others: ThreadPoolExecutor, no_net: None
 ) -> None:
     token, frozen = new_token("frozen"), LockServer(timeout=2)
-    with frozen.subscription(Names(KEY), token):
+    with closing(frozen.subscribe(Names(KEY), token)):
         with repo_lock(KEY, job_id="before"):
             frozen.acquire(Names(KEY), token, ttl=60, wait=60)
             waiting = others.submit(hold_briefly, "2", [], 30)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from redis.client import PubSub
 
 from repositories import connections
 from repositories.repo_lock_server import YOUR_TURN, Granted, LockServer, Names, new_token
@@ -25,8 +24,7 @@ class Client:
 
     def __init__(self, server: LockServer, number: int) -> None:
         self.token = new_token(f"client-{number}")
-        self._subscription = server.subscription(NAMES, self.token)
-        self._line: PubSub = self._subscription.__enter__()
+        self._line = server.subscribe(NAMES, self.token)
         self.asked = False
 
     def was_called(self) -> bool:
@@ -34,7 +32,7 @@ class Client:
         return any(message["data"] == YOUR_TURN for message in messages)
 
     def stop_listening(self) -> None:
-        self._subscription.__exit__(None, None, None)
+        self._line.close()
 
 
 class LockModel(RuleBasedStateMachine):
