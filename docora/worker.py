@@ -1,5 +1,6 @@
 """The RQ worker of every queue: it notices what died, and frees what the dead held."""
 
+import gc
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from rq import Queue
 from rq import Worker as RqWorker
 from rq.job import Job
 
+from repositories.connections import WITHOUT_NAME
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
 
 log = logging.getLogger("docora.repo_lock")
@@ -25,7 +27,14 @@ class Worker(RqWorker):
         kwargs.setdefault("maintenance_interval", 10)
         kwargs.setdefault("job_monitoring_interval", 5)
         super().__init__(*args, **kwargs)
+        self.connection.connection_pool.connection_kwargs.update(WITHOUT_NAME)
         self._horse_was_killed = False
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """What is there now stays: a collection in the fork of a job would copy every page of it only to look at it."""
+        super().bootstrap(*args, **kwargs)
+        gc.collect()
+        gc.freeze()
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
         try:
