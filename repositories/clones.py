@@ -8,18 +8,19 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from django.conf import settings
 
 from repositories import git
+from repositories.blobs import Blobs
 from repositories.errors import CloneDamaged, DiskFull, GitError, RefNotFound
 from repositories.git import Listener, Remote
 from repositories.remotes import RemoteUrl
@@ -27,7 +28,6 @@ from repositories.repo_lock import HeldLock
 
 __all__ = [
     "Blobs",
-    "Digest",
     "Entry",
     "Listener",
     "Remote",
@@ -46,7 +46,6 @@ log = logging.getLogger("docora.clones")
 SUBMODULE = "160000"
 _INCOMING = "refs/docora/incoming"
 _PIN = "refs/docora/pin"
-_PIECE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +55,10 @@ class Tip:
     sha: str
     source: str
     url: RemoteUrl
+
+    @property
+    def is_tag(self) -> bool:
+        return self.source.startswith("refs/tags/")
 
     @property
     def branch(self) -> str:
@@ -69,12 +72,6 @@ class Entry:
     path: bytes
     mode: str
     blob: str
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    sha256: bytes
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +134,12 @@ def refresh(
     return _clone(clone_key, source, held)
 
 
-def has(clone_key: str, commit: str) -> bool:
-    """Whether the commit is there and pinned."""
-    try:
-        git.read(path_of(clone_key), "rev-parse", "--verify", "--quiet", f"{_PIN}/{commit}^{{tree}}")
-    except GitError:
-        return False
-    return True
-
-
 def tree(clone_key: str, commit: str) -> Iterator[Entry]:
     """Every file, symbolic link and submodule of the commit."""
     listing = git.read(path_of(clone_key), "ls-tree", "-r", "-z", "--full-tree", commit)
-    for line in filter(None, listing.split(b"\0")):
-        facts, _, path = line.partition(b"\t")
-        mode, _, blob = facts.decode().split(" ")
-        yield Entry(path, mode, blob)
+    for line in re.finditer(rb"(\d+) \w+ (\w+)\t([^\0]+)\0", listing):
+        mode, blob, path = line.groups()
+        yield Entry(path, sys.intern(mode.decode()), blob.decode())
 
 
 def difference(clone_key: str, old: str, new: str) -> Iterator[tuple[bytes, Entry | None]]:
@@ -166,88 +153,16 @@ def difference(clone_key: str, old: str, new: str) -> Iterator[tuple[bytes, Entr
 
 @contextlib.contextmanager
 def open_blobs(clone_key: str) -> Iterator["Blobs"]:
-    """Contents by their git names. It goes on reading although the clone is renamed meanwhile."""
+    """What the clone contains. It goes on reading although the clone is renamed meanwhile."""
     folder = path_of(clone_key)
-    with git.open_process(folder, "cat-file", "--batch") as (requests, answers):
+    with git.open_process(folder, "cat-file", "--batch-command") as (questions, answers):
         _touch(folder)
-        yield Blobs(requests, answers)
+        yield Blobs(questions, answers)
 
 
-def sizes(clone_key: str, blobs: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The size of each content, without reading it."""
-    names = "".join(f"{blob}\n" for blob in blobs).encode()
-    listing = git.read(path_of(clone_key), "cat-file", "--batch-check", "--buffer", stdin=names)
-    for line in listing.decode().splitlines():
-        blob, *facts = line.split()
-        if len(facts) != 2:
-            raise CloneDamaged(f"The clone lacks {blob}.")
-        yield blob, int(facts[1])
-
-
-def read_small(clone_key: str, name: str, longest: int) -> bytes | None:
-    """The content of a file such as `commit:path`; None if it is not there, no file, or longer."""
-    folder = path_of(clone_key)
-    _, *facts = git.read(folder, "cat-file", "--batch-check", stdin=f"{name}\n".encode()).decode().split()
-    if len(facts) != 2 or facts[0] != "blob" or int(facts[1]) > longest:
-        return None
-    return git.read(folder, "cat-file", "blob", name)
-
-
-class Blobs:
-    # Requests that are written ahead of their answers; they fit into the pipe, so neither side can block.
-    _AHEAD = 256
-
-    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
-        self._requests = requests
-        self._answers = answers
-
-    def digests(self, blobs: Iterable[str]) -> Iterator[tuple[str, Digest]]:
-        """The SHA-256 and the size of each; memory does not grow with their number or size."""
-        remaining = iter(blobs)
-        while batch := list(islice(remaining, self._AHEAD)):
-            self._ask(*batch)
-            for blob in batch:
-                yield blob, self._digest(blob)
-
-    def contents(self, blobs: Iterable[str]) -> Iterator[Iterator[bytes]]:
-        """Each content in pieces, in turn; what the caller leaves of one is read off before the next."""
-        remaining = iter(blobs)
-        while batch := list(islice(remaining, self._AHEAD)):
-            self._ask(*batch)
-            for blob in batch:
-                pieces = self._pieces(self._size(blob))
-                yield pieces
-                for _ in pieces:
-                    pass
-
-    def _digest(self, blob: str) -> Digest:
-        size = self._size(blob)
-        sha256 = hashlib.sha256()
-        for piece in self._pieces(size):
-            sha256.update(piece)
-        return Digest(sha256.digest(), size)
-
-    def _ask(self, *blobs: str) -> None:
-        try:
-            self._requests.write("".join(f"{blob}\n" for blob in blobs).encode())
-            self._requests.flush()
-        except BrokenPipeError:
-            raise CloneDamaged("The clone cannot be read.") from None
-
-    def _size(self, blob: str) -> int:
-        answer = self._answers.readline().decode().split()
-        if len(answer) != 3:
-            raise CloneDamaged(f"The clone lacks {blob}.")
-        return int(answer[2])
-
-    def _pieces(self, size: int) -> Iterator[bytes]:
-        while size:
-            piece = self._answers.read(min(size, _PIECE))
-            if not piece:
-                raise CloneDamaged("The clone cannot be read to the end.")
-            size -= len(piece)
-            yield piece
-        self._answers.read(1)
+def pin_of(commit: str) -> str:
+    """The git name of a commit that is there and pinned, with its tree."""
+    return f"{_PIN}/{commit}^{{tree}}"
 
 
 def discard(clone_key: str, *, held: HeldLock) -> Path | None:
@@ -380,11 +295,19 @@ def _swap(draft: Path, folder: Path, held: HeldLock) -> None:
 def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> str:
     refspec = f"+{source.tip.source}:{_INCOMING}"
     git.fetch(folder, source.remote, refspec, on_progress=source.on_progress, held=held)
-    commit = git.read(folder, "rev-parse", "--verify", f"{_INCOMING}^{{commit}}").decode().strip()
+    commit = _incoming(folder, source.tip)
     orders = f"update {_PIN}/{commit} {commit}\ndelete {_INCOMING}\n"
     git.write(folder, "update-ref", "--stdin", stdin=orders.encode(), held=held)
     _touch(folder)
     return commit
+
+
+def _incoming(folder: Path, tip: Tip) -> str:
+    """The commit that was fetched: a branch's ref has just been written as a file, a tag may name a tag."""
+    if not tip.is_tag:
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / _INCOMING).read_text().strip()
+    return git.read(folder, "rev-parse", "--verify", f"{_INCOMING}^{{commit}}").decode().strip()
 
 
 def _touch(folder: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 
 import pathspec
 
-from repositories import clones
+from repositories.blobs import Blobs
 
 log = logging.getLogger("docora.snapshots")
 
@@ -27,12 +27,12 @@ class Rules:
         return self._spec is not None and self._spec.match_file(path.decode(errors="surrogateescape"))
 
 
-def rules_at(clone_key: str, commit: str) -> Rules:
-    content = clones.read_small(clone_key, f"{commit}:{RULES.decode()}", LONGEST)
+def rules_at(commit: str, blobs: Blobs) -> Rules:
+    content = blobs.read_small(f"{commit}:{RULES.decode()}", LONGEST)
     try:
         return Rules((content or b"").decode(errors="surrogateescape"))
     except ValueError as error:
-        log.warning("The %s of %s at %s is not honoured: %s", RULES.decode(), clone_key, commit, error)
+        log.warning("The %s at %s is not honoured: %s", RULES.decode(), commit, error)
         return Rules()
 
 

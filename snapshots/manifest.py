@@ -15,7 +15,8 @@ from django.db import connection, transaction
 from django.db.models import Model, Q, QuerySet
 
 from repositories import clones
-from repositories.clones import Digest, Entry
+from repositories.blobs import Blobs, Digest
+from repositories.clones import Entry
 from repositories.models import Repository
 from snapshots import ignore
 from snapshots.models import File, FileVersion, Snapshot
@@ -73,8 +74,9 @@ def write(
 ) -> bool:
     """Write down the pinned commit; False if a newer fetch has been written, or the repository is gone."""
     while repository := Repository.objects.filter(pk=repository_id, fence__lt=fence).first():
-        difference = _compare(repository, commit)
-        digests = _digests(repository, difference, on_progress or _nobody_listens)
+        with clones.open_blobs(repository.clone_key) as blobs:
+            difference = _compare(repository, commit, blobs)
+            digests = _digests(repository, difference, blobs, on_progress or _nobody_listens)
         with transaction.atomic():
             base = Repository.objects.select_for_update().filter(pk=repository_id, sequence=repository.sequence)
             if base.exists():
@@ -88,10 +90,10 @@ def _nobody_listens(done: int, total: int) -> None:
     pass
 
 
-def _compare(repository: Repository, commit: str) -> _Difference:
+def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
     """Against the manifest: by git's own comparison of two trees, or in full where that would not do."""
-    found, known = _changes_between(repository, repository.commit_sha, commit) or _all_changes(repository, commit)
-    rules = ignore.rules_at(repository.clone_key, commit)
+    found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit)
+    rules = ignore.rules_at(commit, blobs)
     submodules = {path for path, entry in found.items() if entry and entry.mode == clones.SUBMODULE}
     entries: dict[bytes, Entry | None] = {}
     for path, entry in found.items():
@@ -104,11 +106,12 @@ def _compare(repository: Repository, commit: str) -> _Difference:
 _Found = tuple[dict[bytes, Entry | None], dict[bytes, _Known]]
 
 
-def _changes_between(repository: Repository, old: str, new: str) -> _Found | None:
-    """None if the old commit is not there any more, or if other paths are ignored now."""
-    if not old or not clones.has(repository.clone_key, old):
+def _changes_since_last(repository: Repository, commit: str, blobs: Blobs) -> _Found | None:
+    """None if the last commit is not there any more, or if other paths are ignored now."""
+    last = repository.commit_sha
+    if not last or not blobs.has(clones.pin_of(last)):
         return None
-    found = dict(clones.difference(repository.clone_key, old, new))
+    found = dict(clones.difference(repository.clone_key, last, commit))
     return None if ignore.RULES in found else (found, _known(repository, found))
 
 
@@ -153,22 +156,15 @@ def _load(versions: QuerySet[FileVersion]) -> Iterator[tuple[bytes, _Known]]:
 
 
 def _digests(
-    repository: Repository, difference: _Difference, on_progress: Callable[[int, int], None]
+    repository: Repository, difference: _Difference, blobs: Blobs, on_progress: Callable[[int, int], None]
 ) -> dict[str, Digest]:
-    """The digest of every content that is new at its path; read from git only if it was never seen before.
-
-    A content that is too large has its size and no digest.
-    """
+    """The digest of every content that is new at its path; read from git only if it was never seen before."""
     wanted = {entry.blob: None for entry in difference.present.values()}
     digests = _seen_before(repository, wanted)
-    sizes = dict(clones.sizes(repository.clone_key, [blob for blob in wanted if blob not in digests]))
-    unseen = [blob for blob, size in sizes.items() if size <= settings.MAX_FILE_BYTES]
-    digests |= {blob: Digest(b"", size) for blob, size in sizes.items() if size > settings.MAX_FILE_BYTES}
-    if unseen:
-        with clones.open_blobs(repository.clone_key) as blobs:
-            for done, (blob, digest) in enumerate(blobs.digests(unseen), 1):
-                digests[blob] = digest
-                on_progress(done, len(unseen))
+    unseen = [blob for blob in wanted if blob not in digests]
+    for done, (blob, digest) in enumerate(blobs.digests(unseen, largest=settings.MAX_FILE_BYTES), 1):
+        digests[blob] = digest
+        on_progress(done, len(unseen))
     return digests
 
 

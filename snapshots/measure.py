@@ -48,9 +48,10 @@ def _in_manifest(repository: Repository) -> Iterator[tuple[str, int]]:
 
 
 def _in_clone(clone_key: str, commit: str) -> Iterator[tuple[str, int]]:
-    rules = ignore.rules_at(clone_key, commit)
     files = [entry for entry in clones.tree(clone_key, commit) if entry.mode != clones.SUBMODULE]
-    shown = [entry for entry in files if not rules.hide(entry.path)]
-    sizes = dict(clones.sizes(clone_key, {entry.blob for entry in shown}))
+    with clones.open_blobs(clone_key) as blobs:
+        rules = ignore.rules_at(commit, blobs)
+        shown = [entry for entry in files if not rules.hide(entry.path)]
+        sizes = dict(blobs.sizes({entry.blob for entry in shown}))
     for entry in shown:
         yield GitPath(entry.path).text, sizes[entry.blob]

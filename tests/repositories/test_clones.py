@@ -12,6 +12,7 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from repositories import clones
+from repositories.blobs import Digest
 from repositories.errors import CloneDamaged, LockLostError, LockTimeoutError
 from repositories.fetch_slots import fetch_slot
 from repositories.remotes import RemoteUrl
@@ -112,9 +113,21 @@ def test_a_damaged_clone_is_made_anew_beside_and_swapped(
 def test_an_object_that_is_missing_means_damage_and_never_a_deleted_file(fetch: Fetch, key: str) -> None:
     fetch()
     with clones.open_blobs(key) as blobs, pytest.raises(CloneDamaged):
-        list(blobs.digests(["1" * 40]))
-    with pytest.raises(CloneDamaged):
-        dict(clones.sizes(key, ["1" * 40]))
+        list(blobs.digests(["1" * 40], largest=10))
+    with clones.open_blobs(key) as blobs, pytest.raises(CloneDamaged):
+        list(blobs.sizes(["1" * 40]))
+    with clones.open_blobs(key) as blobs, pytest.raises(CloneDamaged):
+        list(blobs.contents(["1" * 40]))
+
+
+def test_a_content_that_is_too_large_is_measured_and_not_read(fetch: Fetch, key: str) -> None:
+    entries = {entry.path: entry.blob for entry in clones.tree(key, fetch())}
+    with clones.open_blobs(key) as blobs:
+        sizes = dict(blobs.sizes(entries.values()))
+        digests = dict(blobs.digests(entries.values(), largest=11))
+    assert digests[entries[b"README.md"]] == Digest(hashlib.sha256(b"# Handbook\n").digest(), 11)
+    assert {blob for blob, digest in digests.items() if not digest.sha256} == {b for b, n in sizes.items() if n > 11}
+    assert {blob: digest.size for blob, digest in digests.items()} == sizes
 
 
 def test_who_reads_a_pinned_commit_goes_on_while_the_clone_is_packed_and_replaced(
@@ -144,7 +157,10 @@ def test_packing_drops_what_is_not_pinned_and_keeps_what_is(
     clones.pack(key, held=held)
     assert clones.pins(key) == {second}
     assert contents(key, second)[b"README.md"] == b"second"
-    assert not clones.has(key, first)
+    with clones.open_blobs(key) as blobs:
+        assert blobs.has(clones.pin_of(second))
+        assert not blobs.has(clones.pin_of(first))
+        assert not blobs.has(first)
     remote.commit({"README.md": "third"})
     assert contents(key, fetch())[b"README.md"] == b"third"
 
@@ -177,7 +193,7 @@ def test_a_large_content_is_never_in_memory_as_a_whole(fetch: Fetch, key: str, r
     tracemalloc.start()
     try:
         with clones.open_blobs(key) as blobs:
-            [(_, digest)] = blobs.digests([large.blob])
+            [(_, digest)] = blobs.digests([large.blob], largest=len(content))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
