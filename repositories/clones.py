@@ -44,21 +44,20 @@ __all__ = [
 log = logging.getLogger("docora.clones")
 
 SUBMODULE = "160000"
-_INCOMING = "refs/docora/incoming"
 _PIN = "refs/docora/pin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """What a ref stands for at the remote, and where that was found: a renamed repository has moved."""
+    """The commit that a ref stands for at the remote, and where that was found: a renamed repository has moved.
+
+    `target` is what the ref names outright: the commit, or an annotated tag of it.
+    """
 
     sha: str
+    target: str
     source: str
     url: RemoteUrl
-
-    @property
-    def is_tag(self) -> bool:
-        return self.source.startswith("refs/tags/")
 
     @property
     def branch(self) -> str:
@@ -97,12 +96,13 @@ def look(remote: Remote, ref: str) -> Tip | None:
         else:
             found[name] = value
     if not ref:
-        return Tip(sha=found["HEAD"], source=found.get("symref", "HEAD"), url=url) if "HEAD" in found else None
+        head = found.get("HEAD")
+        return Tip(sha=head, target=head, source=found.get("symref", "HEAD"), url=url) if head else None
     branch, tag, peeled = patterns
     if branch in found:
-        return Tip(sha=found[branch], source=branch, url=url)
+        return Tip(sha=found[branch], target=found[branch], source=branch, url=url)
     if tag in found:
-        return Tip(sha=found.get(peeled, found[tag]), source=tag, url=url)
+        return Tip(sha=found.get(peeled, found[tag]), target=found[tag], source=tag, url=url)
     raise RefNotFound(f"The repository has no branch or tag named {ref}.")
 
 
@@ -115,8 +115,8 @@ def refresh(
     also: Iterable[str] = (),
     on_progress: Listener | None = None,
     held: HeldLock,
-) -> str:
-    """Bring the tip into the clone, pin it and return its commit: the remote may have moved on from `tip.sha`.
+) -> None:
+    """Bring the tip into the clone and pin it: that very commit, whatever the remote's ref stands for meanwhile.
 
     A clone that is not there is made beside and renamed, so a half-made one is never visible; a broken
     one is replaced in the same way. `also` names commits that a clone made anew should have, if it can.
@@ -128,10 +128,12 @@ def refresh(
         _sweep(clone_key)
     if folder.is_dir() and not anew:
         try:
-            return _fetch_and_pin(folder, source, held)
+            _fetch_and_pin(folder, source, held)
         except CloneDamaged as error:
             log.warning("Making the clone of %s anew: %s", clone_key, error)
-    return _clone(clone_key, source, held)
+        else:
+            return
+    _clone(clone_key, source, held)
 
 
 def tree(clone_key: str, commit: str) -> Iterator[Entry]:
@@ -259,19 +261,18 @@ def _draft_prefix(clone_key: str) -> str:
     return hashlib.sha256(clone_key.encode()).hexdigest()[:32] + "-"
 
 
-def _clone(clone_key: str, source: _Source, held: HeldLock) -> str:
+def _clone(clone_key: str, source: _Source, held: HeldLock) -> None:
     draft = _aside("drafts", _draft_prefix(clone_key))
     draft.mkdir()
     try:
         object_format = "sha256" if len(source.tip.sha) == 64 else "sha1"
         git.write(draft, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", held=held)
-        commit = _fetch_and_pin(draft, source, held)
+        _fetch_and_pin(draft, source, held)
         for other in source.also:
             _fetch_also(draft, source.remote, other, held)
         _swap(draft, path_of(clone_key), held)
     finally:
         empty(draft)
-    return commit
 
 
 def _fetch_also(draft: Path, remote: Remote, commit: str, held: HeldLock) -> None:
@@ -292,22 +293,11 @@ def _swap(draft: Path, folder: Path, held: HeldLock) -> None:
     empty(old)
 
 
-def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> str:
-    refspec = f"+{source.tip.source}:{_INCOMING}"
+def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> None:
+    """By the commit's own name, which is the pin's too: nothing to be looked up or renamed afterwards."""
+    refspec = f"{source.tip.target}:{_PIN}/{source.tip.sha}"
     git.fetch(folder, source.remote, refspec, on_progress=source.on_progress, held=held)
-    commit = _incoming(folder, source.tip)
-    orders = f"update {_PIN}/{commit} {commit}\ndelete {_INCOMING}\n"
-    git.write(folder, "update-ref", "--stdin", stdin=orders.encode(), held=held)
     _touch(folder)
-    return commit
-
-
-def _incoming(folder: Path, tip: Tip) -> str:
-    """The commit that was fetched: a branch's ref has just been written as a file, a tag may name a tag."""
-    if not tip.is_tag:
-        with contextlib.suppress(FileNotFoundError):
-            return (folder / _INCOMING).read_text().strip()
-    return git.read(folder, "rev-parse", "--verify", f"{_INCOMING}^{{commit}}").decode().strip()
 
 
 def _touch(folder: Path) -> None:

@@ -115,10 +115,11 @@ def _contents(watch: Watch, sequence: int, event: Event) -> Iterator[Change]:
 
 def _pages(rows: QuerySet[Any, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """All rows by their first column, a page at a time: no cursor stays open while acknowledgements are written."""
-    last = 0
-    while page := list(rows.filter(file_id__gt=last).order_by("file_id")[:_PAGE]):
+    page = list(rows.order_by("file_id")[:_PAGE])
+    yield from page
+    while len(page) == _PAGE:
+        page = list(rows.filter(file_id__gt=page[-1][0]).order_by("file_id")[:_PAGE])
         yield from page
-        last = page[-1][0]
 
 
 def _path(text: str, raw: bytes | None) -> GitPath:

@@ -1,7 +1,7 @@
 """Tell: every change to the app that watches, signed, in order, once acknowledged never again.
 
-One run per watch at a time. A run always tells the state of one snapshot, and looks again before and after it
-leaves the lock, so nothing that came in meanwhile is lost. An endpoint that hangs moves to the slow lane.
+One run per watch at a time. A run always tells the state of one snapshot, and looks again when it has left the
+lock, so nothing that came in meanwhile is lost. An endpoint that hangs moves to the slow lane.
 """
 
 import logging
@@ -111,11 +111,13 @@ def _look_again(watch: Watch) -> None:
 
 
 def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
+    snapshot = _newest_unknown_to(watch)
+    if snapshot is None:
+        _settle_status(watch)
+        return None
     try:
-        while snapshot := _newest_unknown_to(watch):
-            access.prove(watch)
-            if not _tell(watch, snapshot, lane, held):
-                return 0.0
+        access.prove(watch)
+        return None if _tell(watch, snapshot, lane, held) else 0.0
     except AccessDenied:
         return None  # the watch has been told why; a new token, or the old one accepted again, resumes it
     except CloneDamaged:
@@ -126,13 +128,19 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
         return _after_failure(watch, error, lane)
     except (GitError, ForbiddenAddress) as error:
         return _put_off(watch, error)
-    _settle_status(watch)
-    return None
 
 
 def _newest_unknown_to(watch: Watch) -> Snapshot | None:
     watch.refresh_from_db(
-        fields=["synced_sequence", "generation", "resyncs", "retry_count", "access_denied_at", "access_proven_at"]
+        fields=[
+            "status",
+            "synced_sequence",
+            "generation",
+            "resyncs",
+            "retry_count",
+            "access_denied_at",
+            "access_proven_at",
+        ]
     )
     newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     return newest if newest and newest.sequence > watch.synced_sequence else None
@@ -140,7 +148,8 @@ def _newest_unknown_to(watch: Watch) -> Snapshot | None:
 
 def _tell(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock) -> bool:
     """False when it is to be looked at anew: the time is up, or somebody asked for something else."""
-    Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING)
+    if watch.status != WatchStatus.SCANNING:
+        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING)
     timeout = endpoint.timeout(lane, settings.WEBHOOK_TIMEOUT)
     try:
         with (

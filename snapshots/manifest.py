@@ -116,7 +116,7 @@ def _changes_since_last(repository: Repository, commit: str, blobs: Blobs) -> _F
 
 
 def _all_changes(repository: Repository, commit: str) -> _Found:
-    known = _known(repository, None)
+    known = _known(repository, None) if repository.sequence else {}
     found: dict[bytes, Entry | None] = dict.fromkeys(known)
     found.update((entry.path, entry) for entry in clones.tree(repository.clone_key, commit))
     return found, known
@@ -126,9 +126,8 @@ def _as_entry(path: bytes, known: _Known | None) -> Entry | None:
     return Entry(path, known.mode, known.blob) if known else None
 
 
-def _left_out(repository: Repository, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
+def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
     """What was left out before and is not touched, and what is left out now; the first of them, if they are many."""
-    last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
     touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
     items = [item for item in (last.left_out if last else []) if item["path"] not in touched]
     items += [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
@@ -182,13 +181,14 @@ def _seen_before(repository: Repository, wanted: Iterable[str]) -> dict[str, Dig
 def _store(
     repository: Repository, snapshot: Snapshot, fence: int, difference: _Difference, digests: dict[str, Digest]
 ) -> None:
+    last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
     snapshot.repository = repository
     snapshot.sequence = repository.sequence + 1
     for batch in _batches(old.version_id for old in difference.replaced):
         FileVersion.objects.filter(pk__in=batch).update(until=snapshot.sequence)
     _store_versions(repository, snapshot.sequence, difference, digests)
-    _count(snapshot, difference, digests)
-    snapshot.left_out = _left_out(repository, difference, digests)
+    _count(snapshot, last, difference, digests)
+    snapshot.left_out = _left_out(last, difference, digests)
     snapshot.save()
     Repository.objects.filter(pk=repository.pk).update(
         sequence=snapshot.sequence,
@@ -222,9 +222,8 @@ def _insert(model: type[Model], columns: Sequence[str], rows: list[tuple[Any, ..
         cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", rows)  # noqa: S608  our own names
 
 
-def _count(snapshot: Snapshot, difference: _Difference, digests: dict[str, Digest]) -> None:
+def _count(snapshot: Snapshot, last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> None:
     """From the snapshot before and the difference: counting all files would cost what the repository is large."""
-    last = Snapshot.objects.filter(repository=snapshot.repository, sequence=snapshot.sequence - 1).first()
     now = {path: digests[entry.blob] for path, entry in difference.present.items() if digests[entry.blob].sha256}
     before = {path for path in difference.entries if path in difference.known and difference.known[path].sha256}
     snapshot.created = len(now.keys() - before)
@@ -238,7 +237,7 @@ def _count(snapshot: Snapshot, difference: _Difference, digests: dict[str, Diges
 def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:
     """The rows of paths that the manifest does not have now; some may have been there earlier."""
     digests = {GitPath(path).digest: path for path in paths}
-    ids = _ids_by_path(repository, digests)
+    ids = _ids_by_path(repository, digests) if repository.sequence else {}
     missing = {digest: path for digest, path in digests.items() if path not in ids}
     if missing:
         columns = ("repository_id", "path_digest", "path", "raw_path")

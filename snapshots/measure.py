@@ -31,8 +31,8 @@ def _count(question: Question, tip: Tip, job_id: str) -> Estimate:
     scratch = f"@dry-run/{question.name}"
     with repo_lock(scratch, job_id=job_id) as held:
         try:
-            commit = clones.refresh(scratch, question.remote, tip, held=held)
-            return _estimate(question, commit, _in_clone(scratch, commit))
+            clones.refresh(scratch, question.remote, tip, held=held)
+            return _estimate(question, tip.sha, _in_clone(scratch, tip.sha))
         finally:
             if trash := clones.discard(scratch, held=held):
                 clones.empty(trash)

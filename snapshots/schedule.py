@@ -6,7 +6,7 @@ longest comes first, the rest follows tick by tick.
 
 import logging
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.utils import timezone
@@ -35,15 +35,19 @@ def tick() -> int:
     return asked
 
 
-def plan_next_look(repository: Repository) -> None:
+def plan_next_look(repository: Repository, *, changed_now: bool = False) -> None:
     """Soon, if the repository has changed lately; less by chance, so that the looks spread."""
     now = timezone.now()
-    newest = Snapshot.objects.filter(repository=repository).order_by("sequence").last()
-    quiet = now - (newest.taken_at if newest else repository.created_at)
-    pause = min(max(quiet.total_seconds() / _LOOKS_WITHIN_AGE, settings.MIN_RESCAN_INTERVAL), settings.RESCAN_INTERVAL)
+    quiet = 0.0 if changed_now else (now - _last_change(repository)).total_seconds()
+    pause = min(max(quiet / _LOOKS_WITHIN_AGE, settings.MIN_RESCAN_INTERVAL), settings.RESCAN_INTERVAL)
     pause *= random.uniform(0.9, 1)  # noqa: S311  guards nothing
     rows = Repository.objects.filter(pk=repository.pk)
     rows.update(last_checked_at=now, next_check_at=now + timedelta(seconds=pause))
+
+
+def _last_change(repository: Repository) -> datetime:
+    newest = Snapshot.objects.filter(repository=repository).order_by("sequence").last()
+    return newest.taken_at if newest else repository.created_at
 
 
 def _ask_for_looks() -> int:

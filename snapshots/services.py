@@ -86,7 +86,7 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
         if current is None or (current.commit_sha == tip.sha and not current.needs_repair):
             return
         try:
-            commit = clones.refresh(
+            clones.refresh(
                 repository.clone_key,
                 seen.remote,
                 tip,
@@ -102,11 +102,11 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
             raise _Counted(circuit.count_failure(repository, error)) from error
         fence = held.fence
     try:
-        manifest.write(repository.pk, commit, branch=tip.branch, fence=fence, on_progress=progress.hashed)
+        manifest.write(repository.pk, tip.sha, branch=tip.branch, fence=fence, on_progress=progress.hashed)
     except CloneDamaged:
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
-    plan_next_look(repository)
+    plan_next_look(repository, changed_now=True)
 
 
 def _commits_beside(repository: Repository) -> list[str]:

@@ -38,7 +38,8 @@ def fetch(remote: HostedRepository, key: str, held: HeldLock) -> Fetch:
         source = clones.Remote(url=RemoteUrl.parse(remote.url))
         tip = clones.look(source, "")
         assert tip
-        return clones.refresh(key, source, tip, held=held, **options)  # type: ignore[arg-type]
+        clones.refresh(key, source, tip, held=held, **options)  # type: ignore[arg-type]
+        return tip.sha
 
     return refresh
 
@@ -56,7 +57,7 @@ def read(blobs: clones.Blobs, entry: clones.Entry) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "left", ["shallow.lock", "packed-refs.lock", "refs/docora/incoming.lock", "objects/pack/tmp_pack_x", "config.lock"]
+    "left", ["shallow.lock", "packed-refs.lock", "refs/docora/pin/x.lock", "objects/pack/tmp_pack_x", "config.lock"]
 )
 def test_what_a_killed_git_left_does_not_stop_the_next_fetch(
     fetch: Fetch, key: str, remote: HostedRepository, left: str
@@ -108,6 +109,18 @@ def test_a_damaged_clone_is_made_anew_beside_and_swapped(
         found = contents(key, commit)
     assert commit == remote.tip()
     assert {path.decode(): content for path, content in found.items()} == remote.files()
+
+
+def test_what_was_looked_at_is_fetched_although_the_remote_has_moved_on(
+    key: str, remote: HostedRepository, held: HeldLock
+) -> None:
+    source = clones.Remote(url=RemoteUrl.parse(remote.url))
+    tip = clones.look(source, "")
+    assert tip
+    remote.commit({"README.md": "later"})
+    clones.refresh(key, source, tip, held=held)
+    assert clones.pins(key) == {tip.sha}
+    assert contents(key, tip.sha)[b"README.md"] == b"# Handbook\n"
 
 
 def test_an_object_that_is_missing_means_damage_and_never_a_deleted_file(fetch: Fetch, key: str) -> None:
