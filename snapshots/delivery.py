@@ -32,6 +32,10 @@ log = logging.getLogger("docora.delivery")
 # A longer run goes to the back of its queue, so that a huge repository does not hold a worker for hours.
 _BUDGET = 120.0
 _JOB_TIMEOUT = 1800
+# What others write to a watch while its run waits to begin.
+_MAY_HAVE_CHANGED = (
+    "status", "synced_sequence", "generation", "resyncs", "retry_count", "access_denied_at", "access_proven_at"
+)  # fmt: skip
 
 
 def request_deliveries(repository: Repository) -> None:
@@ -131,17 +135,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
 
 
 def _newest_unknown_to(watch: Watch) -> Snapshot | None:
-    watch.refresh_from_db(
-        fields=[
-            "status",
-            "synced_sequence",
-            "generation",
-            "resyncs",
-            "retry_count",
-            "access_denied_at",
-            "access_proven_at",
-        ]
-    )
+    watch.refresh_from_db(fields=_MAY_HAVE_CHANGED)
     newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     return newest if newest and newest.sequence > watch.synced_sequence else None
 

@@ -46,8 +46,9 @@ def plan_next_look(repository: Repository, *, changed_now: bool = False) -> None
 
 
 def _last_change(repository: Repository) -> datetime:
-    newest = Snapshot.objects.filter(repository=repository).order_by("sequence").last()
-    return newest.taken_at if newest else repository.created_at
+    if not repository.sequence:
+        return repository.created_at
+    return Snapshot.objects.get(repository=repository, sequence=repository.sequence).taken_at
 
 
 def _ask_for_looks() -> int:

@@ -82,7 +82,8 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
     with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
-        current = Repository.objects.filter(pk=repository.pk).first()
+        on_this_clone = {row.pk: row for row in Repository.objects.filter(clone_key=repository.clone_key)}
+        current = on_this_clone.pop(repository.pk, None)
         if current is None or (current.commit_sha == tip.sha and not current.needs_repair):
             return
         try:
@@ -91,7 +92,7 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
                 seen.remote,
                 tip,
                 anew=current.needs_repair,
-                also=_commits_beside(repository),
+                also=[other.commit_sha for other in on_this_clone.values() if other.commit_sha],
                 on_progress=progress.received,
                 held=held,
             )
@@ -107,12 +108,6 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
     plan_next_look(repository, changed_now=True)
-
-
-def _commits_beside(repository: Repository) -> list[str]:
-    """The commits of other refs that share the clone."""
-    others = Repository.objects.filter(clone_key=repository.clone_key).exclude(pk=repository.pk).exclude(commit_sha="")
-    return list(others.values_list("commit_sha", flat=True))
 
 
 def _restore_synced(repository: Repository, *, is_empty: bool) -> None:
