@@ -255,6 +255,9 @@ MAX_FILE_BYTES = _bytes("DOCORA_MAX_FILE_BYTES", 1 << 30, "a larger file is left
 MAX_REPOSITORY_BYTES = _bytes(
     "DOCORA_MAX_REPOSITORY_BYTES", 20 << 30, "a repository whose files, packed, are larger is not fetched"
 )
+MAX_REPOSITORY_FILES = _integer(
+    "DOCORA_MAX_REPOSITORY_FILES", 500_000, "of a repository with more files and folders no snapshot is taken"
+)
 DISK_RESERVE_BYTES = _bytes(
     "DOCORA_DISK_RESERVE_BYTES",
     256 << 20,

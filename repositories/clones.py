@@ -8,9 +8,7 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -28,7 +26,6 @@ from repositories.repo_lock import HeldLock
 
 __all__ = [
     "Blobs",
-    "Entry",
     "Listener",
     "Remote",
     "Tip",
@@ -38,12 +35,10 @@ __all__ = [
     "open_blobs",
     "path_of",
     "refresh",
-    "tree",
 ]
 
 log = logging.getLogger("docora.clones")
 
-SUBMODULE = "160000"
 _PIN = "refs/docora/pin"
 
 
@@ -62,15 +57,6 @@ class Tip:
     @property
     def branch(self) -> str:
         return self.source.removeprefix("refs/heads/").removeprefix("refs/tags/")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A path of a commit; a submodule's blob is the commit that it names."""
-
-    path: bytes
-    mode: str
-    blob: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +120,6 @@ def refresh(
         else:
             return
     _clone(clone_key, source, held)
-
-
-def tree(clone_key: str, commit: str) -> Iterator[Entry]:
-    """Every file, symbolic link and submodule of the commit."""
-    listing = git.read(path_of(clone_key), "ls-tree", "-r", "-z", "--full-tree", commit)
-    for line in re.finditer(rb"(\d+) \w+ (\w+)\t([^\0]+)\0", listing):
-        mode, blob, path = line.groups()
-        yield Entry(path, sys.intern(mode.decode()), blob.decode())
-
-
-def difference(clone_key: str, old: str, new: str) -> Iterator[tuple[bytes, Entry | None]]:
-    """Every path that differs between two commits, with what the new one has there."""
-    listing = git.read(path_of(clone_key), "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
-    words = iter(listing.split(b"\0")[:-1])
-    for facts, path in zip(words, words, strict=True):
-        _, mode, _, blob, kind = facts.decode().split(" ")
-        yield path, None if kind == "D" else Entry(path, mode, blob)
 
 
 @contextlib.contextmanager

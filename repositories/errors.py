@@ -8,7 +8,7 @@
     │   ├── RefNotFound          the branch or tag is not there                   (repository)
     │   ├── Moved                redirected to where we do not follow             (repository)
     │   ├── HostUnavailable      down, slow, throttling; try again                (repository)
-    │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES            (repository)
+    │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES or _FILES  (repository)
     │   ├── DiskFull             no room for the clone on our side                (repository)
     │   ├── CloneDamaged         the clone is gone or broken; made anew           (repository)
     │   └── GitFailed            anything else                                    (repository)

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Model, Q, QuerySet
 
-from repositories import clones
+from repositories import clones, trees
 from repositories.blobs import Blobs, Digest
-from repositories.clones import Entry
 from repositories.models import Repository
+from repositories.trees import Entry
 from snapshots import ignore
 from snapshots.models import File, FileVersion, Snapshot
 from snapshots.paths import GitPath
@@ -92,9 +92,9 @@ def _nobody_listens(done: int, total: int) -> None:
 
 def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
     """Against the manifest: by git's own comparison of two trees, or in full where that would not do."""
-    found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit)
+    found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit, blobs)
     rules = ignore.rules_at(commit, blobs)
-    submodules = {path for path, entry in found.items() if entry and entry.mode == clones.SUBMODULE}
+    submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
     entries: dict[bytes, Entry | None] = {}
     for path, entry in found.items():
         shown = None if path in submodules or rules.hide(path) else entry
@@ -111,14 +111,14 @@ def _changes_since_last(repository: Repository, commit: str, blobs: Blobs) -> _F
     last = repository.commit_sha
     if not last or not blobs.has(clones.pin_of(last)):
         return None
-    found = dict(clones.difference(repository.clone_key, last, commit))
+    found = dict(trees.differences(blobs, last, commit))
     return None if ignore.RULES in found else (found, _known(repository, found))
 
 
-def _all_changes(repository: Repository, commit: str) -> _Found:
+def _all_changes(repository: Repository, commit: str, blobs: Blobs) -> _Found:
     known = _known(repository, None) if repository.sequence else {}
     found: dict[bytes, Entry | None] = dict.fromkeys(known)
-    found.update((entry.path, entry) for entry in clones.tree(repository.clone_key, commit))
+    found.update((entry.path, entry) for entry in trees.files(blobs, commit))
     return found, known
 
 
@@ -202,7 +202,7 @@ def _store(
 def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
     known = difference.known
     columns = ("repository_id", "file_id", "blob", "mode", "size", "sha256", "since")
-    for part in _batches(difference.present.items()):
+    for part in _batches(sorted(difference.present.items())):
         files = {path: known[path].file_id for path, _ in part if path in known}
         files |= _file_ids(repository, [path for path, _ in part if path not in known])
         rows = ((files[path], entry, digests[entry.blob]) for path, entry in part)

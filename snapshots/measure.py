@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from django.conf import settings
 
-from repositories import clones, dry_run
+from repositories import clones, dry_run, trees
 from repositories.clones import Tip
 from repositories.dry_run import Estimate, Question
 from repositories.errors import GitError
@@ -48,9 +48,9 @@ def _in_manifest(repository: Repository) -> Iterator[tuple[str, int]]:
 
 
 def _in_clone(clone_key: str, commit: str) -> Iterator[tuple[str, int]]:
-    files = [entry for entry in clones.tree(clone_key, commit) if entry.mode != clones.SUBMODULE]
     with clones.open_blobs(clone_key) as blobs:
         rules = ignore.rules_at(commit, blobs)
+        files = [entry for entry in trees.files(blobs, commit) if entry.mode != trees.SUBMODULE]
         shown = [entry for entry in files if not rules.hide(entry.path)]
         sizes = dict(blobs.sizes({entry.blob for entry in shown}))
     for entry in shown:

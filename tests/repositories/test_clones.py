@@ -5,18 +5,20 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
-from repositories import clones
-from repositories.blobs import Digest
+from repositories import clones, trees
+from repositories.blobs import Blobs, Digest
 from repositories.errors import CloneDamaged, LockLostError, LockTimeoutError
 from repositories.fetch_slots import fetch_slot
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import HeldLock, force_release, lock_status, repo_lock
+from repositories.trees import Entry
 
 Fetch = Callable[..., str]
 
@@ -45,13 +47,13 @@ def fetch(remote: HostedRepository, key: str, held: HeldLock) -> Fetch:
 
 
 def contents(key: str, commit: str) -> dict[bytes, bytes]:
-    entries = list(clones.tree(key, commit))
     with clones.open_blobs(key) as blobs:
+        entries = list(trees.files(blobs, commit))
         found = [b"".join(pieces) for pieces in blobs.contents(entry.blob for entry in entries)]
     return {entry.path: content for entry, content in zip(entries, found, strict=True)}
 
 
-def read(blobs: clones.Blobs, entry: clones.Entry) -> bytes:
+def read(blobs: Blobs, entry: Entry) -> bytes:
     [content] = [b"".join(pieces) for pieces in blobs.contents([entry.blob])]
     return content
 
@@ -134,8 +136,9 @@ def test_an_object_that_is_missing_means_damage_and_never_a_deleted_file(fetch: 
 
 
 def test_a_content_that_is_too_large_is_measured_and_not_read(fetch: Fetch, key: str) -> None:
-    entries = {entry.path: entry.blob for entry in clones.tree(key, fetch())}
+    commit = fetch()
     with clones.open_blobs(key) as blobs:
+        entries = {entry.path: entry.blob for entry in trees.files(blobs, commit)}
         sizes = dict(blobs.sizes(entries.values()))
         digests = dict(blobs.digests(entries.values(), largest=11))
     assert digests[entries[b"README.md"]] == Digest(hashlib.sha256(b"# Handbook\n").digest(), 11)
@@ -147,8 +150,8 @@ def test_who_reads_a_pinned_commit_goes_on_while_the_clone_is_packed_and_replace
     fetch: Fetch, key: str, remote: HostedRepository, held: HeldLock
 ) -> None:
     commit = fetch()
-    entries = list(clones.tree(key, commit))
     with clones.open_blobs(key) as blobs:
+        entries = sorted(trees.files(blobs, commit), key=attrgetter("path"))
         assert read(blobs, entries[0]) == b"# Handbook\n"
         for number in range(3):
             remote.commit({"README.md": str(number)})
@@ -202,10 +205,11 @@ def test_progress_is_heard(fetch: Fetch, remote: HostedRepository) -> None:
 def test_a_large_content_is_never_in_memory_as_a_whole(fetch: Fetch, key: str, remote: HostedRepository) -> None:
     content = os.urandom(30_000_000)
     remote.commit({"large.bin": content})
-    [large] = [entry for entry in clones.tree(key, fetch()) if entry.path == b"large.bin"]
+    commit = fetch()
     tracemalloc.start()
     try:
         with clones.open_blobs(key) as blobs:
+            [large] = [entry for entry in trees.files(blobs, commit) if entry.path == b"large.bin"]
             [(_, digest)] = blobs.digests([large.blob], largest=len(content))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
