@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from docora import valkey
+from docora.demo.bare import Content
 from docora.demo.githost import GitHost, HostedRepository
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +34,7 @@ WORKERS = 5
 ROUNDS = 3
 LANES = 8
 PATIENCE = 60
+Files = dict[str, Content]
 BODY = b'{"file":{"content":"' + b"x" * 700 + b'"}}'
 
 # A fresh process that does nothing else: prints the peak of its memory in KiB. Not ru_maxrss, which on Linux begins
@@ -109,7 +111,21 @@ def _measurements(bench: "Bench") -> Iterator[tuple[str, str, str, str]]:
         yield f"{APPS} apps, one small repository, {WORKERS} workers", took, "≤ 3 s", idle
         took, idle = bench.until_synced(url, apps=1, repositories=REPOSITORIES)
         yield f"{REPOSITORIES} repositories, 1 app each, {WORKERS} workers", took, "≤ 2 s", idle
-        yield f"memory of the job, {LARGE} files", f"{bench.peak_memory(url):.0f} MB", "≤ 120 MB", ""
+        yield (
+            f"memory of the job, {LARGE} files",
+            f"{bench.peak_memory(url, small_files(LARGE)):.0f} MB",
+            "≤ 120 MB",
+            "",
+        )
+        yield "memory of the job, one text of 200 MB", f"{bench.peak_memory(url, large_text()):.0f} MB", "", ""
+
+
+def small_files(count: int) -> Files:
+    return {f"folder-{n % 50}/file-{n}.md": f"# File {n}\n" + "text " * 100 for n in range(count)}
+
+
+def large_text() -> Files:
+    return {"large.txt": b"So long, and thanks for all the fish.\n" * 5_263_158}
 
 
 class Bench:
@@ -118,13 +134,13 @@ class Bench:
         self._made = 0
 
     def rate(self, url: str) -> float:
-        watch_id = self._snapshotted(url, SMALL)
+        watch_id = self._snapshotted(url, small_files(SMALL))
         started = time.perf_counter()
         deliver(watch_id)
         return SMALL / (time.perf_counter() - started)
 
-    def peak_memory(self, url: str) -> float:
-        script = _MEASURE.format(watch=self._snapshotted(url, LARGE))
+    def peak_memory(self, url: str, files: Files) -> float:
+        script = _MEASURE.format(watch=self._snapshotted(url, files))
         result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
         return int(result.stdout) / 1024
 
@@ -141,14 +157,14 @@ class Bench:
         from repositories.models import Repository
 
         idle = _time_of_empty_jobs(apps * repositories + repositories)
-        ids = [pk for _ in range(repositories) for pk in self._watch(url, 10, apps)]
+        ids = [pk for _ in range(repositories) for pk in self._watch(url, small_files(10), apps)]
         started = time.perf_counter()
         for repository in Repository.objects.filter(watches__in=ids).distinct():
             services.request_snapshot(repository)
         _wait(lambda: _synced(ids) == len(ids))
         return time.perf_counter() - started, idle
 
-    def _snapshotted(self, url: str, files: int) -> int:
+    def _snapshotted(self, url: str, files: Files) -> int:
         """A watch whose repository has been looked at, and nothing delivered."""
         from repositories import queue
         from repositories.models import Watch
@@ -159,7 +175,7 @@ class Bench:
         queue.connection().flushall()
         return watch_id
 
-    def _watch(self, url: str, files: int, apps: int) -> list[int]:
+    def _watch(self, url: str, files: Files, apps: int) -> list[int]:
         """Watches of one new repository, not yet asked for."""
         from django.db import transaction
 
@@ -175,10 +191,10 @@ class Bench:
                 transaction.get_connection().run_on_commit.clear()
         return made
 
-    def _repository(self, files: int) -> HostedRepository:
+    def _repository(self, files: Files) -> HostedRepository:
         self._made += 1
         repository = self._host.create(f"bench/repository-{self._made}")
-        repository.commit({f"folder-{n % 50}/file-{n}.md": f"# File {n}\n" + "text " * 100 for n in range(files)})
+        repository.commit(files)
         return repository
 
 

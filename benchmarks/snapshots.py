@@ -2,7 +2,7 @@
 
     make bench-snapshots                          all of them
     python -m benchmarks.snapshots apps medium    50 apps on one repository; 16,000 files / 300 MB
-    python -m benchmarks.snapshots many large     100,000 files; one file of 500 MB
+    python -m benchmarks.snapshots many large     100,000 files; a binary of 500 MB and a text of 200 MB
 
 Each number is measured in a process of its own, as a worker's job is; memory is the largest sum over that
 process and its git children, where a page that several processes share counts once in all (PSS).
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from docora.demo.bare import GIT_ENVIRONMENT, BareRepository
 from docora.demo.githost import GitHost, HostedRepository
 
 ROUNDS = 15
+FIRSTS = 3
 APPS = 50
 
 
@@ -174,19 +176,26 @@ def bench_size(bench: Bench, name: str, count: int, total: int, *, ratio: float 
     repository = bench.host.create(f"bench/{name}")
     fill(repository, count, total)
     label = f"{count:,} files / {total / 1e6:.0f} MB"
-    reference = min(bare_first(repository.url) for _ in range(2))
-    first = bench.run("first", repository.url)
-    bench.note(
-        f"first snapshot, {label}",
-        f"{first.median:.2f} s ({first.median / reference:.2f}x)",
-        f"{reference:.2f} s bare fetch + cat-file",
-        f"at most {ratio}x" if ratio else f"{count:,} files sync",
-    )
-    bench.note(f"peak memory, {label}", f"{first.peak / 1e6:.0f} MB", "", "at most 120 MB")
-    if first.files != count:
-        raise SystemExit(f"{first.files} files instead of {count}")
+    files = _bench_first(bench, repository, label, f"at most {ratio}x" if ratio else f"{count:,} files sync")
+    if files != count:
+        raise SystemExit(f"{files} files instead of {count}")
     _bench_unchanged(bench, repository, label)
-    _bench_one_change(bench, repository, label)
+    _bench_one_change(bench, repository, label, "at most 0.3 s" if ratio else "")
+
+
+def _bench_first(bench: Bench, repository: HostedRepository, label: str, goal: str) -> int:
+    """In turns, so that a slow moment of the machine hits both; returns how many files a snapshot has."""
+    references, firsts = [], []
+    for _ in range(FIRSTS):
+        references.append(bare_first(repository.url))
+        firsts.append(bench.run("first", repository.url))
+    reference = statistics.median(references)
+    seconds = statistics.median(first.median for first in firsts)
+    here = f"{seconds:.2f} s ({seconds / reference:.2f}x)"
+    bench.note(f"first snapshot, {label}", here, f"{reference:.2f} s bare fetch + cat-file", goal)
+    peak = max(first.peak for first in firsts)
+    bench.note(f"peak memory, {label}", f"{peak / 1e6:.0f} MB", "", "at most 120 MB" if "x" in goal else "")
+    return firsts[-1].files
 
 
 def _bench_unchanged(bench: Bench, repository: HostedRepository, label: str) -> None:
@@ -202,20 +211,25 @@ def _bench_unchanged(bench: Bench, repository: HostedRepository, label: str) -> 
     )
 
 
-def _bench_one_change(bench: Bench, repository: HostedRepository, label: str) -> None:
+def _bench_one_change(bench: Bench, repository: HostedRepository, label: str, goal: str) -> None:
     seconds = []
     for number in range(5):
         repository.commit({"docs/d1/changed.md": f"change {number}\n"})
         seconds += bench.run("again", repository.url, "1").seconds
-    bench.note(f"one file changed, {label}", f"{statistics.median(seconds):.3f} s", "", "at most 0.3 s")
+    bench.note(f"one file changed, {label}", f"{statistics.median(seconds):.3f} s", "", goal)
 
 
-def bench_large_file(bench: Bench) -> None:
-    repository = bench.host.create("bench/large")
-    repository.commit({"large.bin": os.urandom(500_000_000)})
+def bench_large_files(bench: Bench) -> None:
+    _bench_large(bench, "one binary of 500 MB", os.urandom(500_000_000))
+    _bench_large(bench, "one text of 200 MB", b"So long, and thanks for all the fish.\n" * 5_263_158)
+
+
+def _bench_large(bench: Bench, label: str, content: bytes) -> None:
+    repository = bench.host.create(f"bench/{len(content)}")
+    repository.commit({"large": content})
     first = bench.run("first", repository.url)
-    bench.note("first snapshot, one file of 500 MB", f"{first.median:.2f} s", "", "streamed")
-    bench.note("peak memory, one file of 500 MB", f"{first.peak / 1e6:.0f} MB", "", "at most 150 MB")
+    bench.note(f"first snapshot, {label}", f"{first.median:.2f} s", "", "streamed")
+    bench.note(f"peak memory, {label}", f"{first.peak / 1e6:.0f} MB", "", "at most 150 MB")
 
 
 def bench_apps(bench: Bench) -> None:
@@ -229,7 +243,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "apps": bench_apps,
     "medium": lambda bench: bench_size(bench, "medium", 16_000, 300_000_000),
     "many": lambda bench: bench_size(bench, "many", 100_000, 100_000_000, ratio=None),
-    "large": bench_large_file,
+    "large": bench_large_files,
 }
 
 
@@ -264,17 +278,20 @@ def _environment(folder: Path, host: GitHost) -> dict[str, str]:
 
 
 def child(verb: str, words: list[str]) -> None:
-    """`first URL [APPS]` watches and takes the first snapshot; `again URL TIMES` takes further ones."""
+    """`first URL [APPS]` watches anew and takes the first snapshot; `again URL TIMES` takes further ones."""
     import django
 
     django.setup()
-    from repositories import services
+    from repositories import clones, services
     from repositories.models import App, Repository
     from snapshots.models import Snapshot
     from snapshots.services import take_snapshot
 
     url, times = words[0], int(words[1]) if len(words) > 1 else 1
     if verb == "first":
+        for known in Repository.objects.filter(url=url):
+            shutil.rmtree(clones.path_of(known.clone_key))
+            known.delete()
         for number in range(times):
             services.onboard(f"app {number}", "http://127.0.0.1:9")
         for app in App.objects.order_by("-pk")[:times]:

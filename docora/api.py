@@ -9,6 +9,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.docs import ABS_TPL_PATH, Swagger
 from ninja.openapi.schema import OpenAPISchema
 
 from docora import __version__, openapi
@@ -53,6 +54,12 @@ _RETRY_AFTER = 30
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
 
+class LocalDocs(Swagger):
+    """Served from here: without its app, django-ninja would load the page's scripts from a CDN."""
+
+    template_cdn = str(ABS_TPL_PATH / "swagger.html")
+
+
 class DocoraApi(NinjaAPI):
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -61,6 +68,7 @@ class DocoraApi(NinjaAPI):
             description=_DESCRIPTION,
             urls_namespace=name,
             auth=BearerToken(),
+            docs=LocalDocs(),
             docs_url="/docs",
         )
         for error, handler in _HANDLERS.items():

@@ -1,6 +1,8 @@
 """Django's settings. The environment is read in docora.env, and only there."""
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 
 import dj_database_url
 from cryptography.fernet import Fernet
@@ -31,7 +33,6 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_rq",
-    "ninja",
 ]
 
 MIDDLEWARE = [
@@ -49,9 +50,12 @@ MIDDLEWARE = [
 ROOT_URLCONF = "docora.urls"
 WSGI_APPLICATION = "docora.wsgi.application"
 
+# Of django-ninja only the files of its documentation page: as an app, every worker would import it, and pydantic.
+_NINJA = Path(str(getattr(find_spec("ninja"), "origin", ""))).parent
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [_NINJA / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -97,6 +101,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "static/"
+STATICFILES_DIRS = [_NINJA / "static"]
 WHITENOISE_USE_FINDERS = True
 
 if env.SECURE:

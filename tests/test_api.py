@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.staticfiles import finders
 from django.test import Client
 
 from docora.api import _STATUS
@@ -152,6 +153,9 @@ def test_the_documentation_is_served_from_here(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
     assert "cdn" not in page
     assert "/api/openapi.json" in page
+    assets = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(assets) >= 3
+    assert all(finders.find(asset.removeprefix("/static/")) for asset in assets)
 
 
 def test_both_mounts_describe_themselves(client: Client) -> None:
