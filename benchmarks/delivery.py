@@ -7,6 +7,7 @@ Everything is real: git over HTTP, SQLite, Valkey, workers, and receivers in pro
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ LARGE = 16_000
 APPS = 50
 REPOSITORIES = 20
 WORKERS = 5
+HANGING = 5
 ROUNDS = 3
 LANES = 8
 PATIENCE = 60
@@ -111,13 +113,12 @@ def _measurements(bench: "Bench") -> Iterator[tuple[str, str, str, str]]:
         yield f"{APPS} apps, one small repository, {WORKERS} workers", took, "≤ 3 s", idle
         took, idle = bench.until_synced(url, apps=1, repositories=REPOSITORIES)
         yield f"{REPOSITORIES} repositories, 1 app each, {WORKERS} workers", took, "≤ 2 s", idle
-        yield (
-            f"memory of the job, {LARGE} files",
-            f"{bench.peak_memory(url, small_files(LARGE)):.0f} MB",
-            "≤ 120 MB",
-            "",
-        )
-        yield "memory of the job, one text of 200 MB", f"{bench.peak_memory(url, large_text()):.0f} MB", "", ""
+        first, then = bench.beside_hanging(url)
+        what = f"one app beside {HANGING} that hang, {WORKERS} workers"
+        yield f"{what}: first sync", f"{first:.1f} s", "≤ 6 s", ""
+        yield f"{what}: a change afterwards", f"{then:.1f} s", "at once", ""
+        yield f"memory of the job, {LARGE} files", bench.peak_memory(url, small_files(LARGE)), "≤ 120 MB", ""
+        yield "memory of the job, one text of 200 MB", bench.peak_memory(url, large_text()), "≤ 120 MB", ""
 
 
 def small_files(count: int) -> Files:
@@ -139,10 +140,10 @@ class Bench:
         deliver(watch_id)
         return SMALL / (time.perf_counter() - started)
 
-    def peak_memory(self, url: str, files: Files) -> float:
+    def peak_memory(self, url: str, files: Files) -> str:
         script = _MEASURE.format(watch=self._snapshotted(url, files))
         result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-        return int(result.stdout) / 1024
+        return f"{int(result.stdout) / 1024:.0f} MB"
 
     def until_synced(self, url: str, *, apps: int, repositories: int) -> tuple[str, str]:
         """The best of some rounds and their median; and the best that as many empty jobs cost between them."""
@@ -157,12 +158,28 @@ class Bench:
         from repositories.models import Repository
 
         idle = _time_of_empty_jobs(apps * repositories + repositories)
-        ids = [pk for _ in range(repositories) for pk in self._watch(url, small_files(10), apps)]
+        remotes = [self._repository(small_files(10)) for _ in range(repositories)]
+        ids = [pk for remote in remotes for pk in self._watch(url, remote, apps)]
         started = time.perf_counter()
         for repository in Repository.objects.filter(watches__in=ids).distinct():
             services.request_snapshot(repository)
         _wait(lambda: _synced(ids) == len(ids))
         return time.perf_counter() - started, idle
+
+    def beside_hanging(self, url: str) -> tuple[float, float]:
+        """While every worker waits for an endpoint that hangs: the first sync of another app, and a change of it."""
+        from repositories import queue
+        from repositories.models import Watch
+
+        remote = self._repository(small_files(10))
+        with hanging_endpoint() as hanging, _workers(), _process("manage.py", "rqworker", queue.SLOW_DELIVERIES):
+            held_up = self._watch(hanging, self._repository(small_files(10)), HANGING)
+            _look_at(held_up[0])
+            _wait(lambda: Watch.objects.filter(pk__in=held_up, status="scanning").count() == HANGING)
+            (healthy,) = self._watch(url, remote, 1)
+            first = _time_until_told(healthy, remote)
+            remote.commit({"folder-1/file-1.md": "changed"})
+            return first, _time_until_told(healthy, remote)
 
     def _snapshotted(self, url: str, files: Files) -> int:
         """A watch whose repository has been looked at, and nothing delivered."""
@@ -170,19 +187,18 @@ class Bench:
         from repositories.models import Watch
         from snapshots import services
 
-        (watch_id,) = self._watch(url, files, 1)
+        (watch_id,) = self._watch(url, self._repository(files), 1)
         services.take_snapshot(Watch.objects.get(pk=watch_id).repository_id, job_id="bench")
         queue.connection().flushall()
         return watch_id
 
-    def _watch(self, url: str, files: Files, apps: int) -> list[int]:
-        """Watches of one new repository, not yet asked for."""
+    def _watch(self, url: str, remote: HostedRepository, apps: int) -> list[int]:
+        """Watches of a repository, not yet asked for."""
         from django.db import transaction
 
         from repositories import services
         from repositories.models import App
 
-        remote = self._repository(files)
         made = []
         for _ in range(apps):
             app = App.objects.get(public_id=services.onboard("bench", url).app_id)
@@ -196,6 +212,30 @@ class Bench:
         repository = self._host.create(f"bench/repository-{self._made}")
         repository.commit(files)
         return repository
+
+
+@contextmanager
+def hanging_endpoint() -> Iterator[str]:
+    """The kernel accepts the connections, and nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def _look_at(watch_id: int) -> None:
+    from repositories import services
+    from repositories.models import Watch
+
+    services.request_snapshot(Watch.objects.get(pk=watch_id).repository)
+
+
+def _time_until_told(watch_id: int, remote: HostedRepository) -> float:
+    from repositories.models import Watch
+
+    tip = remote.tip()
+    started = time.perf_counter()
+    _look_at(watch_id)
+    _wait(lambda: Watch.objects.get(pk=watch_id).synced_commit == tip)
+    return time.perf_counter() - started
 
 
 def deliver(watch_id: int) -> None:

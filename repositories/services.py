@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
-from repositories.errors import AccessDenied, DocoraError
+from repositories.errors import AccessDenied, DocoraError, TooLarge
 from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
@@ -261,8 +261,16 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
         defaults={"url": str(remote), "owner": remote.owner, "name": remote.name, "is_private": is_private},
     )
     if not made:
-        Repository.objects.filter(pk=repository.pk).update(is_private=is_private, next_check_at=timezone.now())
+        _look_soon(repository, is_private=is_private)
     return repository
+
+
+def _look_soon(repository: Repository, *, is_private: bool) -> None:
+    """It has just been seen. If its circuit is open, the next look is the probe; one of a too large one is dear."""
+    now = timezone.now()
+    rows = Repository.objects.filter(pk=repository.pk)
+    rows.update(is_private=is_private, next_check_at=now)
+    rows.exclude(circuit_open_until=None).exclude(last_error_code=TooLarge.code).update(circuit_open_until=now)
 
 
 def _is_private(remote: RemoteUrl, ref: str) -> bool:

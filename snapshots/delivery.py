@@ -186,7 +186,15 @@ def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | 
     if reason := endpoint.reason_to_disable(app, answer):
         services.disable_app(app, reason)
         return None
+    if answer.retry_after:
+        _let_rest(app, answer.retry_after)
     return _put_off(watch, failure, at_least=answer.retry_after or 0.0)
+
+
+def _let_rest(app: App, seconds: float) -> None:
+    """Who asks for a pause asks for it as a whole: the app's other watches wait as well."""
+    until = timezone.now() + timedelta(seconds=seconds)
+    app.watches.filter(Q(retry_at=None) | Q(retry_at__lt=until)).update(retry_at=until)
 
 
 def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0) -> float:

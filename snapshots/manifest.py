@@ -54,7 +54,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Difference:
-    """What a commit has where it differs from the manifest; None stands for a path that is gone."""
+    """What a commit has where it differs from the manifest, by path; None stands for a path that is gone."""
 
     entries: dict[bytes, Entry | None]
     known: dict[bytes, _Known]
@@ -96,7 +96,7 @@ def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
     rules = ignore.rules_at(commit, blobs)
     submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
     entries: dict[bytes, Entry | None] = {}
-    for path, entry in found.items():
+    for path, entry in sorted(found.items()):
         shown = None if path in submodules or rules.hide(path) else entry
         if shown != _as_entry(path, known.get(path)):
             entries[path] = shown
@@ -202,7 +202,7 @@ def _store(
 def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
     known = difference.known
     columns = ("repository_id", "file_id", "blob", "mode", "size", "sha256", "since")
-    for part in _batches(sorted(difference.present.items())):
+    for part in _batches(difference.present.items()):
         files = {path: known[path].file_id for path, _ in part if path in known}
         files |= _file_ids(repository, [path for path, _ in part if path not in known])
         rows = ((files[path], entry, digests[entry.blob]) for path, entry in part)

@@ -8,12 +8,14 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from django.conf import settings
 from django.core.mail import send_mail
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -136,7 +138,8 @@ def _post(app: App, message: Message, *, timeout: float) -> Answer:
 
 
 def _log(watch: Watch, message: Message, answer: Answer) -> None:
-    if Watch.objects.filter(pk=watch.pk).exists():
+    """Unless the app has stopped watching meanwhile."""
+    with suppress(IntegrityError), transaction.atomic():
         Delivery.objects.create(
             watch=watch,
             message_id=message.id,

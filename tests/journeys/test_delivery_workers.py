@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 KEY = "a-key-of-sixteen-characters-or-more"
 KILLS = 50
+# Few, because a worker that dies again is started again after a growing pause.
+KILLS_OF_WORKERS = {10, 30}
 # max_in_flight 8: eight requests, and four answers for each of them, may be on their way to the database.
 UNDER_WAY = 40
 
@@ -39,8 +41,7 @@ def test_five_hanging_receivers_do_not_hold_up_a_healthy_one(tmp_path: Path) -> 
         remote.commit({"1.md": "changed"})
         then = _seconds_until_synced(healthy, repository_id, remote.files())
         assert healthy.problems == []
-    # The goal is 6 s, and for the second the time of a look (0.5 s). The rest is for a busy machine; without a slow
-    # lane both would take as long as a hanging request, 30 s.
+    # `make bench-delivery` measures both. Here they only must not take as long as a hanging request, 30 s.
     assert first < 18
     assert then < 15
 
@@ -75,7 +76,7 @@ def test_a_pause_ends_by_itself_and_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_delivery_that_is_killed_fifty_times_misses_nothing(tmp_path: Path) -> None:
-    """And what comes twice was under way at a kill."""
+    """And what comes twice was under way at a kill: of the process that delivers, or of its worker as well."""
     with (
         Stage(tmp_path, SCAN_INTERVAL="0.1") as stage,
         Receiver(webhook_key=KEY, keep_bodies=False) as receiver,
@@ -92,7 +93,7 @@ def test_a_delivery_that_is_killed_fifty_times_misses_nothing(tmp_path: Path) ->
             before = len(receiver.requests)
             wait_until(lambda before=before: len(receiver.requests) > before + 10, "it delivers")  # type: ignore[misc]
             time.sleep(random.uniform(0, 0.15))  # noqa: S311
-            if _kill_horse(stage):
+            if _kill(stage, with_its_worker=len(kills) in KILLS_OF_WORKERS):
                 kills.append(len(receiver.requests))
             if receiver.files_of(repository_id) == remote.files():
                 rounds += 1
@@ -106,8 +107,8 @@ def _files(rounds: int) -> dict[str, str]:
     return {f"{number:04}.md": f"{number} in round {rounds}" for number in range(3000)}
 
 
-def _kill_horse(stage: Stage) -> bool:
-    """Kill the process that delivers: the child of the deliveries worker."""
+def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
+    """Kill the process that delivers, the child of the deliveries worker, and perhaps that one before it."""
     assert stage.service.process
     for process in psutil.Process(stage.service.process.pid).children(recursive=True):
         try:
@@ -116,6 +117,8 @@ def _kill_horse(stage: Stage) -> bool:
             if "rqworker" in command and "deliveries" in command and parent and "rqworker" in parent.cmdline():
                 if process.create_time() == _oldest_child(parent).create_time():
                     continue  # the scheduler of the worker
+                if with_its_worker:
+                    parent.kill()
                 process.kill()
                 return True
         except psutil.Error:

@@ -131,3 +131,30 @@ def test_of_many_processes_one_opens_it_and_one_probes(
     end_of_cooldown()
     waiting = Repository.objects.get()
     assert in_processes(8, lambda: circuit.lets_through(waiting)) == 1
+
+
+def test_a_new_watch_of_what_can_be_seen_again_is_the_probe(
+    alice_app: App, bob_app: App, bob: Receiver, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    services.watch(alice_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        for _ in range(5):
+            look()
+    watch = services.watch(bob_app, remote.url)
+    work()
+    assert bob.files[watch.repository.public_id] == remote.files()
+    assert Repository.objects.get().circuit_open_until is None
+
+
+def test_a_new_watch_does_not_fetch_what_is_too_large_once_more(
+    alice_app: App, bob_app: App, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    settings.MAX_REPOSITORY_FILES = 1
+    services.watch(alice_app, remote.url)
+    work()
+    assert Repository.objects.get().last_error_code == "too-large"
+    fetches = git_host.count(remote, "fetch")
+    services.watch(bob_app, remote.url)
+    work()
+    assert git_host.count(remote, "fetch") == fetches

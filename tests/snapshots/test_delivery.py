@@ -14,7 +14,7 @@ from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from repositories import clones, queue, services
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
-from snapshots import delivery
+from snapshots import delivery, schedule
 from snapshots import services as snapshots
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.beside import beside
@@ -62,6 +62,35 @@ def test_retry_after_is_honoured(
     watch.refresh_from_db()
     assert watch.retry_at is not None
     assert (watch.retry_at > timezone.now() + timedelta(seconds=80)) == (answer == "90")
+
+
+def test_who_asks_for_a_pause_is_told_nothing_by_its_other_watches_either(
+    alice_app: App,
+    alice: Receiver,
+    bob_app: App,
+    bob: Receiver,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+) -> None:
+    other = git_host.create("acme/other")
+    other.commit({"other.md": "one"})
+    watches = [services.watch(app, url) for app in (alice_app, bob_app) for url in (remote.url, other.url)]
+    work()
+    with alice.faults.put(ReceiverFault(status=429, headers={"Retry-After": "90"})):
+        remote.commit({"README.md": "changed"})
+        services.request_snapshot(watches[0].repository)
+        work()
+    told = len(alice.requests)
+    other.commit({"other.md": "two"})
+    services.request_snapshot(watches[1].repository)
+    work()
+    assert len(alice.requests) == told
+    assert bob.files[watches[1].repository.public_id] == other.files()
+    Watch.objects.update(retry_at=timezone.now())
+    schedule.tick()
+    work()
+    assert alice.files == bob.files
 
 
 def test_an_endpoint_that_is_gone_is_disabled_with_notice(

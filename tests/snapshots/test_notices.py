@@ -14,6 +14,7 @@ from repositories.models import App, Repository, Watch
 from snapshots import notices
 from snapshots import services as snapshots
 from snapshots.models import Delivery
+from snapshots.webhooks import Answer, Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -158,3 +159,22 @@ def test_an_app_without_a_contact_gets_no_mail(alice_app: App, work: Work) -> No
     services.disable_app(alice_app, "for a test")
     work()
     assert mail.outbox == []
+
+
+def test_a_notice_to_an_app_that_stops_watching_meanwhile_is_not_logged_and_no_failure(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    Watch.objects.update(access_denied_at=watch.created_at)
+    post = notices._post
+
+    def post_and_unwatch(app: App, message: Message, *, timeout: float) -> Answer:
+        answer = post(app, message, timeout=timeout)
+        services.unwatch(app, watch.repository.public_id)
+        return answer
+
+    monkeypatch.setattr(notices, "_post", post_and_unwatch)
+    assert notices.send(notices.Kind.REFUSAL, watch.pk, attempt=1) is None
+    assert events(alice)[-1] == "sync_failed"
+    assert not Delivery.objects.exists()
