@@ -105,9 +105,9 @@ class WebhookClient(Generic[M]):
             self._discount(self._waiting.popleft())
 
     def answers(self, *, down_to: int = 0, patience: float | None = None) -> list[tuple[M, Answer]]:
-        """Work until at most so many requests are unanswered, or patience is over; what was answered since last time.
+        """What was answered since last time, in that order.
 
-        The order is that of the answers.
+        Works until at most so many requests are unanswered, one is not accepted, or patience is over.
         """
         if self.unanswered > down_to:
             self._wake_below = down_to
@@ -118,7 +118,8 @@ class WebhookClient(Generic[M]):
     def post(self, message: M) -> Answer:
         """One message alone, to its answer."""
         self.submit(message)
-        return self.answers()[-1][1]
+        [(_, answer)] = self.answers()
+        return answer
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -157,6 +158,9 @@ class WebhookClient(Generic[M]):
             answer = await self._tell(message)
             self._answered.append((message, answer))
             self._discount(message)
+            if not answer.accepted:
+                self._enough.set()  # whoever asked for the answers decides whether more is sent
+                return
 
     def _discount(self, message: M) -> None:
         self.unanswered -= 1

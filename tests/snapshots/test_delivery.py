@@ -64,6 +64,20 @@ def test_retry_after_is_honoured(
     assert (watch.retry_at > timezone.now() + timedelta(seconds=80)) == (answer == "90")
 
 
+@pytest.mark.parametrize(
+    "fault", [ReceiverFault(hang=True), ReceiverFault(status=500, delay=0.1)], ids=["hangs", "500"]
+)
+def test_an_endpoint_that_fails_is_asked_no_more_than_what_is_in_flight(
+    alice_app: App, alice: Receiver, many: HostedRepository, settings: Settings, fault: ReceiverFault
+) -> None:
+    settings.SLOW_AFTER = 0.5
+    watch = services.watch(alice_app, many.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="test")
+    with alice.faults.put(fault):
+        delivery.deliver(watch.pk, job_id="test", lane=queue.DELIVERIES)
+    assert len(alice.requests) == alice_app.max_in_flight
+
+
 def test_who_asks_for_a_pause_is_told_nothing_by_its_other_watches_either(
     alice_app: App,
     alice: Receiver,
