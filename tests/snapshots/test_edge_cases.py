@@ -1,7 +1,8 @@
 """What repositories may contain and hosts may answer: each has one defined outcome (docs/snapshots.md)."""
 
 import hashlib
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,38 @@ def look(work: Work) -> Callable[[], Repository]:
 
 
 Look = Callable[[], Repository]
+
+
+class SmallDisk:
+    """A file system of its own for the clones."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir()
+        self._run("mount", "-t", "tmpfs", "-o", "size=2m", "docora-test", path)
+
+    def grow(self) -> None:
+        self._run("mount", "-o", "remount,size=64m", self._path)
+
+    def remove(self) -> None:
+        self._run("umount", self._path)
+
+    def _run(self, *command: str | Path) -> None:
+        subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, settings: Settings) -> Iterator[SmallDisk]:
+    try:
+        disk = SmallDisk(tmp_path / "disk")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system may be mounted here")
+    settings.REPOS_BASE_PATH = tmp_path / "disk"
+    settings.DISK_RESERVE_BYTES = 0
+    try:
+        yield disk
+    finally:
+        disk.remove()
 
 
 def left_out() -> list[dict[str, object]]:
@@ -295,6 +328,17 @@ class TestLimits:
         repository = look()
         assert repository.last_error_code == "disk-full"
         settings.DISK_RESERVE_BYTES = 0
+        look()
+        assert alice.files[watch.repository.public_id] == remote.files()
+
+    def test_a_disk_that_fills_up_while_git_writes(
+        self, watch: Watch, alice: Receiver, remote: HostedRepository, look: Look, small_disk: SmallDisk
+    ) -> None:
+        remote.commit({"noise.bin": hashlib.shake_256(b"noise").digest(4_000_000)})
+        repository = look()
+        assert repository.last_error_code == "disk-full"
+        assert clones.leftovers(older_than=-1) == []
+        small_disk.grow()
         look()
         assert alice.files[watch.repository.public_id] == remote.files()
 
