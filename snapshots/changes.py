@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import Exists, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery
 
 from repositories.models import Watch
+from repositories.selection import EVERYTHING
 from snapshots import manifest
 from snapshots.models import Delivered, FileVersion, Parked
 from snapshots.paths import GitPath
@@ -51,6 +52,8 @@ def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
 
 
 def count_changes(watch: Watch, sequence: int) -> int:
+    if watch.selection != EVERYTHING:
+        return sum(1 for _ in changes_for(watch, sequence))
     kept = (_kept(watch, sequence, event).count() for event in (Event.CREATE, Event.UPDATE))
     return _gone(watch, sequence).count() + sum(kept)
 

@@ -17,7 +17,8 @@ from django.db.models import F
 
 from repositories import queue
 from repositories.models import Watch
-from snapshots import notices
+from repositories.selection import EVERYTHING
+from snapshots import manifest, notices
 from snapshots.changes import Event, count_changes
 from snapshots.delivery import job_id_of, request_delivery
 from snapshots.models import Delivered, Delivery, File, FileVersion, Parked, Snapshot
@@ -81,7 +82,16 @@ def progress(watch: Watch) -> Progress:
     if newest is None:
         return Progress(remaining=0, total=0)
     is_behind = newest.sequence > watch.synced_sequence
-    return Progress(remaining=count_changes(watch, newest.sequence) if is_behind else 0, total=newest.files)
+    return Progress(
+        remaining=count_changes(watch, newest.sequence) if is_behind else 0, total=_count_wanted(watch, newest)
+    )
+
+
+def _count_wanted(watch: Watch, snapshot: Snapshot) -> int:
+    if watch.selection == EVERYTHING:
+        return snapshot.files
+    files = manifest.contents_at(watch.repository_id, snapshot.sequence).values_list("file__path", "size")
+    return sum(watch.selection.takes(path, size) for path, size in files.iterator())
 
 
 def _redeliver(deliveries: list[Delivery]) -> None:

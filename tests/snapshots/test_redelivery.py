@@ -13,6 +13,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import services
 from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.selection import Selection
 from snapshots import redelivery
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.beside import beside
@@ -118,6 +119,17 @@ def test_a_resync_tells_everything_anew(watch: Watch, alice: Receiver, remote: H
     assert not {request.headers["webhook-id"] for request in alice.requests} & set(alice.told.values())  # type: ignore[attr-defined]
     assert redelivery.progress(watch).done == 3
     assert alice.problems == []
+
+
+def test_progress_counts_what_the_watch_wants(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = services.watch(alice_app, remote.url, selection=Selection(include=("*.md",)))
+    work()
+    with alice.faults.put(ReceiverFault(status=500)):
+        redelivery.resync(watch)
+        work()
+    assert redelivery.progress(watch) == redelivery.Progress(remaining=2, total=2)
 
 
 def test_a_resync_still_tells_what_was_deleted_before_it(
