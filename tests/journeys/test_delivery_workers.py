@@ -2,7 +2,7 @@
 
 import random
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from docora.demo.receiver import Receiver, ReceiverFault
+from repositories.repo_lock_server import who_is
 from tests.journeys.delivery_cast import Stage
 from tests.service import wait_until
 
@@ -108,26 +109,21 @@ def _files(rounds: int) -> dict[str, str]:
 
 
 def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
-    """Kill the process that delivers, the child of the deliveries worker, and perhaps that one before it."""
-    assert stage.service.process
-    for process in psutil.Process(stage.service.process.pid).children(recursive=True):
-        try:
-            command = process.cmdline()
-            parent = process.parent()
-            if "rqworker" in command and "deliveries" in command and parent and "rqworker" in parent.cmdline():
-                if process.create_time() == _oldest_child(parent).create_time():
-                    continue  # the scheduler of the worker
-                if with_its_worker:
-                    parent.kill()
-                process.kill()
-                return True
-        except psutil.Error:
+    """Kill the process that delivers, as the lock names it, and perhaps its worker before it."""
+    redis = stage.service.redis()
+    for key in redis.scan_iter("docora:repo-lock:{delivery:*}"):
+        token = redis.hget(key, "token")
+        if not isinstance(token, bytes):  # just given back
             continue
+        with suppress(psutil.Error):
+            horse = psutil.Process(who_is(token.decode(), 0).pid)
+            worker = horse.parent()
+            if worker and "rqworker" in worker.cmdline():
+                if with_its_worker:
+                    worker.kill()
+                horse.kill()
+                return True
     return False
-
-
-def _oldest_child(parent: psutil.Process) -> psutil.Process:
-    return min(parent.children(), key=lambda child: child.create_time())
 
 
 def _assert_repeats_were_under_way(message_ids: list[str], kills: list[int]) -> None:
