@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from django.conf import settings
 
 from repositories.blobs import Blobs
 from repositories.errors import TooLarge
 
+T = TypeVar("T")
 SUBMODULE = "160000"
 _FOLDER = "040000"
 # So many trees are asked for at once. What waits stays small: the folders found last are read first.
@@ -39,7 +41,7 @@ def files(blobs: Blobs, commit: str) -> Iterator[Entry]:
     read = partial(_read, blobs, _Budget(), commit)
     waiting = [(b"", f"{commit}^{{tree}}")]
     while waiting:
-        batch, waiting[-_AHEAD:] = waiting[-_AHEAD:], []
+        batch = _take_last(waiting)
         for tree in read(batch):
             waiting += [(entry.path + b"/", entry.blob) for entry in tree.values() if entry.mode == _FOLDER]
             yield from (entry for entry in tree.values() if entry.mode != _FOLDER)
@@ -50,12 +52,18 @@ def differences(blobs: Blobs, old: str, new: str) -> Iterator[tuple[bytes, Entry
     read = partial(_read, blobs, _Budget(), new)
     waiting = [(b"", f"{old}^{{tree}}", f"{new}^{{tree}}")]
     while waiting:
-        batch, waiting[-_AHEAD:] = waiting[-_AHEAD:], []
+        batch = _take_last(waiting)
         before = read([(folder, tree) for folder, tree, _ in batch])
         after = read([(folder, tree) for folder, _, tree in batch])
         for was, now in zip(list(before), after, strict=True):
             waiting += _changed_folders(was, now)
             yield from _changed_files(was, now)
+
+
+def _take_last(waiting: list[T]) -> list[T]:
+    taken = waiting[-_AHEAD:]
+    del waiting[-_AHEAD:]
+    return taken
 
 
 def _changed_folders(was: _Tree, now: _Tree) -> Iterator[tuple[bytes, str, str]]:

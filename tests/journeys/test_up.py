@@ -250,6 +250,7 @@ def test_a_job_that_outlasts_the_grace_is_put_back_and_done_after_the_next_start
 
 def test_a_given_redis_is_used_and_left_running(service: Service, valkey_socket: Path) -> None:
     service.environment["REDIS_URL"] = f"unix://{valkey_socket}"
+    service.redis().flushall()
     service.environment["DOCORA_STOP_GRACE"] = "0"
     service.start()
     job = enqueue_a_child_process(service, "sleep", "60.6")
