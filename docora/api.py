@@ -55,7 +55,7 @@ _DESCRIPTION = "Watch git repositories; every created, updated and deleted file 
 
 
 class LocalDocs(Swagger):
-    """Served from here: without its app, django-ninja would load the page's scripts from a CDN."""
+    """Served from here. Without its app, django-ninja takes the template that loads its scripts from a CDN."""
 
     template_cdn = str(ABS_TPL_PATH / "swagger.html")
 

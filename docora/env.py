@@ -256,7 +256,7 @@ MAX_REPOSITORY_BYTES = _bytes(
     "DOCORA_MAX_REPOSITORY_BYTES", 20 << 30, "a repository whose files, packed, are larger is not fetched"
 )
 MAX_REPOSITORY_FILES = _integer(
-    "DOCORA_MAX_REPOSITORY_FILES", 500_000, "of a repository with more files and folders no snapshot is taken"
+    "DOCORA_MAX_REPOSITORY_FILES", 500_000, "of a repository with more files, or more folders, no snapshot is taken"
 )
 DISK_RESERVE_BYTES = _bytes(
     "DOCORA_DISK_RESERVE_BYTES",

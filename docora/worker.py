@@ -12,7 +12,7 @@ from rq import Queue
 from rq import Worker as RqWorker
 from rq.job import Job
 
-from repositories.connections import WITHOUT_NAME
+from repositories.connections import ANONYMOUS
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
 
 log = logging.getLogger("docora.repo_lock")
@@ -27,7 +27,7 @@ class Worker(RqWorker):
         kwargs.setdefault("maintenance_interval", 10)
         kwargs.setdefault("job_monitoring_interval", 5)
         super().__init__(*args, **kwargs)
-        self.connection.connection_pool.connection_kwargs.update(WITHOUT_NAME)
+        self.connection.connection_pool.connection_kwargs.update(ANONYMOUS)
         self._horse_was_killed = False
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:

@@ -94,7 +94,7 @@ class Blobs:
         line = self._answers.readline().decode(errors="replace")
         if not line:
             raise CloneDamaged("The clone cannot be read.")
-        *_, kind, size = line.split()
+        *_, kind, size = line.split() if " " in line else ("", "")
         return _Found(kind, int(size)) if size.isdecimal() else None
 
     def _size(self, blob: str) -> int:

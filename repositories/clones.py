@@ -266,7 +266,16 @@ def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> None:
     """By the commit's own name, which is the pin's too: nothing to be looked up or renamed afterwards."""
     refspec = f"{source.tip.target}:{_PIN}/{source.tip.sha}"
     git.fetch(folder, source.remote, refspec, on_progress=source.on_progress, held=held)
+    if source.tip.target != source.tip.sha:
+        _check_tag(folder, source.tip)
     _touch(folder)
+
+
+def _check_tag(folder: Path, tip: Tip) -> None:
+    """That a tag stands for this commit is only the host's word until the tag is here."""
+    commit = git.read(folder, "rev-parse", "--verify", f"{_PIN}/{tip.sha}^{{commit}}").decode().strip()
+    if commit != tip.sha:
+        raise CloneDamaged(f"The tag {tip.branch} does not stand for the commit that the host named.")
 
 
 def _touch(folder: Path) -> None:

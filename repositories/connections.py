@@ -9,7 +9,7 @@ from redis.retry import Retry
 
 # Else every new connection reads redis-py's version from its package and tells it to the server: milliseconds, in the
 # fork of every job.
-WITHOUT_NAME: dict[str, Any] = {"driver_info": None}
+ANONYMOUS: dict[str, Any] = {"driver_info": None}
 
 
 def connect(*, timeout: float = 5) -> redis.Redis:
@@ -19,7 +19,7 @@ def connect(*, timeout: float = 5) -> redis.Redis:
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         health_check_interval=30,
-        **WITHOUT_NAME,
+        **ANONYMOUS,
     )
 
 

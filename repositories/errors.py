@@ -6,6 +6,7 @@
     ├── GitError                 git said no
     │   ├── AccessDenied         this token cannot read the repository            (watch)
     │   ├── RefNotFound          the branch or tag is not there                   (repository)
+    │   ├── CommitGone           the commit seen a moment ago is not given        (repository)
     │   ├── Moved                redirected to where we do not follow             (repository)
     │   ├── HostUnavailable      down, slow, throttling; try again                (repository)
     │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES or _FILES  (repository)
@@ -46,6 +47,10 @@ class AccessDenied(GitError):
 
 class RefNotFound(GitError):
     code = "ref-not-found"
+
+
+class CommitGone(GitError):
+    code = "commit-gone"
 
 
 class Moved(GitError):

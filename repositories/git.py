@@ -25,6 +25,7 @@ from repositories import network
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
+    CommitGone,
     DiskFull,
     GitError,
     GitFailed,
@@ -347,6 +348,7 @@ _MEANINGS: list[tuple[type[GitError], str]] = [
         r"operation too slow|operation timed out|connection (refused|timed out)|recv failure|empty reply",
     ),
     (HostUnavailable, r"rpc failed|early eof|the remote end hung up|unexpected disconnect|transfer closed|ssl"),
+    (CommitGone, r"not our ref|unadvertised object"),
     (AccessDenied, r"repository .*not found|access denied|not authorized"),
     (RefNotFound, r"couldn't find remote ref|remote branch .* not found"),
     (CloneDamaged, r"not a git repository|bad object|unable to read|corrupt|loose object|index-pack died"),

@@ -82,6 +82,9 @@ class App(models.Model):
     slow_since = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="In the slow lane: the endpoint took too long to answer."
     )
+    resting_until = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The endpoint asked not to be told anything before."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:

@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
-from repositories.errors import AccessDenied, DocoraError, TooLarge
+from repositories.errors import AccessDenied, DocoraError, HostUnavailable, Moved, RefNotFound
 from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
@@ -109,7 +109,9 @@ def disable_app(app: App, reason: str) -> None:
 
 def enable_app(app: App) -> None:
     """Send again: everything that the app has missed, found by a fresh comparison."""
-    healthy = {"disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None}
+    healthy = {
+        "disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None, "resting_until": None
+    }  # fmt: skip
     with transaction.atomic():
         App.objects.filter(pk=app.pk).update(**healthy)
         app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
@@ -266,11 +268,12 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
 
 
 def _look_soon(repository: Repository, *, is_private: bool) -> None:
-    """It has just been seen. If its circuit is open, the next look is the probe; one of a too large one is dear."""
+    """It has just been seen: if its circuit is open because it could not be, the next look is the probe."""
     now = timezone.now()
     rows = Repository.objects.filter(pk=repository.pk)
     rows.update(is_private=is_private, next_check_at=now)
-    rows.exclude(circuit_open_until=None).exclude(last_error_code=TooLarge.code).update(circuit_open_until=now)
+    unseen = rows.filter(last_error_code__in=[HostUnavailable.code, RefNotFound.code, Moved.code])
+    unseen.exclude(circuit_open_until=None).update(circuit_open_until=now)
 
 
 def _is_private(remote: RemoteUrl, ref: str) -> bool:

@@ -39,9 +39,12 @@ _MAY_HAVE_CHANGED = (
 
 
 def request_deliveries(repository: Repository) -> None:
-    """One job for each watch that does not have the newest snapshot yet."""
-    for watch in due(repository.watches.all()):
-        request_delivery(watch)
+    """One job for each watch that does not have the newest snapshot yet; the tick asks for those that must wait."""
+    for watch in _behind(repository.watches.all()):
+        if _rest_of_pause(watch):
+            _note_waiting(watch)
+        else:
+            request_delivery(watch)
 
 
 def request_delivery(watch: Watch) -> None:
@@ -66,10 +69,15 @@ def job_id_of(watch_id: int) -> str:
 
 def due(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
     """Those that lack something which can be delivered now."""
-    behind = watches.filter(
-        synced_sequence__lt=F("repository__sequence"), repository__needs_repair=False, app__disabled_at=None
+    now = timezone.now()
+    return _behind(watches).filter(
+        Q(retry_at=None) | Q(retry_at__lte=now), Q(app__resting_until=None) | Q(app__resting_until__lte=now)
     )
-    return behind.filter(Q(retry_at=None) | Q(retry_at__lte=timezone.now())).select_related("app")
+
+
+def _behind(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
+    lacking = watches.filter(synced_sequence__lt=F("repository__sequence"), repository__needs_repair=False)
+    return lacking.filter(app__disabled_at=None).select_related("app")
 
 
 def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) -> float | None:
@@ -81,14 +89,20 @@ def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) ->
         request_delivery(watch)
         return None
     if pause := _rest_of_pause(watch):
+        _note_waiting(watch)
         return pause
     return _deliver_alone(watch, job_id, lane)
 
 
 def _rest_of_pause(watch: Watch) -> float | None:
     """A round that was queued behind a failed one must not come before the pause is over."""
-    rest = (watch.retry_at - timezone.now()).total_seconds() if watch.retry_at else 0.0
+    own = (watch.retry_at - timezone.now()).total_seconds() if watch.retry_at else 0.0
+    rest = max(own, endpoint.rest_of(watch.app))
     return rest if rest > 0.1 else None
+
+
+def _note_waiting(watch: Watch) -> None:
+    Watch.objects.filter(pk=watch.pk, status=WatchStatus.SCANNING).update(status=WatchStatus.PENDING)
 
 
 def _deliver_alone(watch: Watch, job_id: str, lane: str) -> float | None:
@@ -187,14 +201,8 @@ def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | 
         services.disable_app(app, reason)
         return None
     if answer.retry_after:
-        _let_rest(app, answer.retry_after)
+        endpoint.let_rest(app, answer.retry_after)
     return _put_off(watch, failure, at_least=answer.retry_after or 0.0)
-
-
-def _let_rest(app: App, seconds: float) -> None:
-    """Who asks for a pause asks for it as a whole: the app's other watches wait as well."""
-    until = timezone.now() + timedelta(seconds=seconds)
-    app.watches.filter(Q(retry_at=None) | Q(retry_at__lt=until)).update(retry_at=until)
 
 
 def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0) -> float:

@@ -5,6 +5,7 @@ import random
 from datetime import timedelta
 
 from django.conf import settings
+from django.db.models import Q
 from django.utils import timezone
 
 from repositories import queue
@@ -23,6 +24,17 @@ def lane_of(app: App) -> str:
 def timeout(lane: str, full: float) -> float:
     """In the fast lane nobody holds a worker for longer than a few seconds; the slow lane has the full time."""
     return full if lane == queue.SLOW_DELIVERIES else min(full, settings.SLOW_AFTER)
+
+
+def let_rest(app: App, seconds: float) -> None:
+    """Who asks for a pause asks for it as a whole: nothing is told until then, about whatever repository."""
+    until = timezone.now() + timedelta(seconds=seconds)
+    App.objects.filter(Q(resting_until=None) | Q(resting_until__lt=until), pk=app.pk).update(resting_until=until)
+
+
+def rest_of(app: App) -> float:
+    """The seconds for which the endpoint still wants to be left alone."""
+    return max(0.0, (app.resting_until - timezone.now()).total_seconds()) if app.resting_until else 0.0
 
 
 def move_to_slow_lane(app: App) -> None:

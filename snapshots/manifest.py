@@ -16,6 +16,7 @@ from django.db.models import Model, Q, QuerySet
 
 from repositories import clones, trees
 from repositories.blobs import Blobs, Digest
+from repositories.errors import TooLarge
 from repositories.models import Repository
 from repositories.trees import Entry
 from snapshots import ignore
@@ -91,7 +92,10 @@ def _nobody_listens(done: int, total: int) -> None:
 
 
 def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
-    """Against the manifest: by git's own comparison of two trees, or in full where that would not do."""
+    """Against the manifest: by the trees of the last commit, or in full where that would not do.
+
+    By path, because that is the order in which apps are told.
+    """
     found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit, blobs)
     rules = ignore.rules_at(commit, blobs)
     submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
@@ -181,13 +185,15 @@ def _seen_before(repository: Repository, wanted: Iterable[str]) -> dict[str, Dig
 def _store(
     repository: Repository, snapshot: Snapshot, fence: int, difference: _Difference, digests: dict[str, Digest]
 ) -> None:
-    last = Snapshot.objects.get(repository=repository, sequence=repository.sequence) if repository.sequence else None
+    last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
     snapshot.repository = repository
     snapshot.sequence = repository.sequence + 1
     for batch in _batches(old.version_id for old in difference.replaced):
         FileVersion.objects.filter(pk__in=batch).update(until=snapshot.sequence)
     _store_versions(repository, snapshot.sequence, difference, digests)
     _count(snapshot, last, difference, digests)
+    if snapshot.files > settings.MAX_REPOSITORY_FILES:
+        raise TooLarge(f"The repository exceeds the limit of {settings.MAX_REPOSITORY_FILES} files.")
     snapshot.left_out = _left_out(last, difference, digests)
     snapshot.save()
     Repository.objects.filter(pk=repository.pk).update(

@@ -92,6 +92,8 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     notice = _COMPOSERS[kind](watch) if watch else None
     if watch is None or notice is None:
         return None
+    if rest := endpoint.rest_of(watch.app):
+        return rest
     message = notice.message_to(watch)
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
@@ -99,6 +101,8 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
         endpoint.move_to_slow_lane(watch.app)
         request(kind, watch)
         return None
+    if answer.retry_after:
+        endpoint.let_rest(watch.app, answer.retry_after)
     if answer.accepted or attempt >= settings.MAX_RETRY_ATTEMPTS:
         return None
     return max(endpoint.pause_after(attempt), answer.retry_after or 0.0)

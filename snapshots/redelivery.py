@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import F
 
 from repositories import queue
-from repositories.models import Watch
+from repositories.models import App, Watch
 from repositories.selection import EVERYTHING
 from snapshots import manifest, notices
 from snapshots.changes import Event, count_changes
@@ -70,9 +70,10 @@ def resync(watch: Watch) -> None:
 
 
 def retry_now(watch: Watch) -> None:
-    """End the pause after a failure."""
+    """End the pause after a failure, and the rest that the endpoint asked for."""
     with transaction.atomic():
         Watch.objects.filter(pk=watch.pk).update(retry_at=None)
+        App.objects.filter(pk=watch.app_id).update(resting_until=None)
         _request_now(watch)
 
 
@@ -88,10 +89,11 @@ def progress(watch: Watch) -> Progress:
 
 
 def _count_wanted(watch: Watch, snapshot: Snapshot) -> int:
-    if watch.selection == EVERYTHING:
+    selection = watch.selection
+    if selection == EVERYTHING:
         return snapshot.files
     files = manifest.contents_at(watch.repository_id, snapshot.sequence).values_list("file__path", "size")
-    return sum(watch.selection.takes(path, size) for path, size in files.iterator())
+    return sum(selection.takes(path, size) for path, size in files.iterator())
 
 
 def _redeliver(deliveries: list[Delivery]) -> None:

@@ -46,9 +46,8 @@ def plan_next_look(repository: Repository, *, changed_now: bool = False) -> None
 
 
 def _last_change(repository: Repository) -> datetime:
-    if not repository.sequence:
-        return repository.created_at
-    return Snapshot.objects.get(repository=repository, sequence=repository.sequence).taken_at
+    newest = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
+    return newest.taken_at if newest else repository.created_at
 
 
 def _ask_for_looks() -> int:

@@ -1,17 +1,27 @@
 """Look: what the remote has now, brought into the clone, written down, and told to every watching app."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from django.db.models import F
 
 from repositories import access, clones
 from repositories.access import Seen
 from repositories.clones import Listener, Tip
-from repositories.errors import AccessDenied, CloneDamaged, DocoraError, ForbiddenAddress, GitError, InvalidUrl
+from repositories.errors import (
+    AccessDenied,
+    CloneDamaged,
+    CommitGone,
+    DocoraError,
+    ForbiddenAddress,
+    GitError,
+    InvalidUrl,
+)
 from repositories.fetch_slots import fetch_slot
 from repositories.models import Repository, Watch, WatchStatus
-from repositories.repo_lock import repo_lock
+from repositories.repo_lock import HeldLock, repo_lock
 from snapshots import circuit, manifest
 from snapshots.delivery import request_deliveries
 from snapshots.schedule import plan_next_look
@@ -75,39 +85,59 @@ def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -
 
 
 def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, progress: Progress) -> None:
-    """Only the fetch needs the lock; the pinned commit is read without it.
-
-    With the lock granted, look again: the repository may be gone, or somebody else may have fetched the tip.
-    """
+    """Only the fetch needs the lock; the pinned commit is read without it."""
     with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
-        on_this_clone = {row.pk: row for row in Repository.objects.filter(clone_key=repository.clone_key)}
-        current = on_this_clone.pop(repository.pk, None)
-        if current is None or (current.commit_sha == tip.sha and not current.needs_repair):
-            return
-        try:
-            clones.refresh(
-                repository.clone_key,
-                seen.remote,
-                tip,
-                anew=current.needs_repair,
-                also=[other.commit_sha for other in on_this_clone.values() if other.commit_sha],
-                on_progress=progress.received,
-                held=held,
-            )
-        except AccessDenied:
-            raise
-        except GitError as error:
-            # Counted before the next holder can succeed, so that failures and successes stay in order.
-            raise _Counted(circuit.count_failure(repository, error)) from error
-        fence = held.fence
+        fetched = _fetch(repository, seen, tip, progress, held)
+    if fetched is None:
+        return
     try:
-        manifest.write(repository.pk, tip.sha, branch=tip.branch, fence=fence, on_progress=progress.hashed)
+        manifest.write(repository.pk, fetched.sha, branch=fetched.branch, fence=held.fence, on_progress=progress.hashed)
     except CloneDamaged:
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
     plan_next_look(repository, changed_now=True)
+
+
+def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, held: HeldLock) -> Tip | None:
+    """What is pinned now. None if nothing is to be done: the repository is gone, or somebody else was here."""
+    others = {row.pk: row for row in Repository.objects.filter(clone_key=repository.clone_key)}
+    current = others.pop(repository.pk, None)
+    if current is None:
+        return None
+    refresh = partial(
+        clones.refresh,
+        repository.clone_key,
+        seen.remote,
+        anew=current.needs_repair,
+        also=[other.commit_sha for other in others.values() if other.commit_sha],
+        on_progress=progress.received,
+        held=held,
+    )
+    try:
+        # Overtaken since it was seen, it may be older than what is there.
+        newest = tip if current.fence == repository.fence else clones.look(seen.remote, repository.ref)
+        if newest is None or (newest.sha == current.commit_sha and not current.needs_repair):
+            return None
+        return _refresh_or_look_again(refresh, newest, seen, repository.ref)
+    except AccessDenied:
+        raise
+    except GitError as error:
+        # Counted before the next holder can succeed, so that failures and successes stay in order.
+        raise _Counted(circuit.count_failure(repository, error)) from error
+
+
+def _refresh_or_look_again(refresh: Callable[[Tip], None], tip: Tip, seen: Seen, ref: str) -> Tip | None:
+    """Hosts may refuse a commit that is no ref's any more: then what has taken its place is fetched."""
+    try:
+        refresh(tip)
+    except CommitGone:
+        newer = clones.look(seen.remote, ref)
+        if newer:
+            refresh(newer)
+        return newer
+    return tip
 
 
 def _restore_synced(repository: Repository, *, is_empty: bool) -> None:

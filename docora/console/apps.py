@@ -250,6 +250,7 @@ class AppAdmin(ConsoleAdmin):
             ("Reason", app.disabled_reason or NOTHING),
             ("Failing", ago(app.failing_since)),
             ("In the slow lane", ago(app.slow_since)),
+            ("Asked for a pause until", ago(app.resting_until)),
             ("Signed with both keys", ago(app.previous_key_until)),
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),

@@ -81,11 +81,41 @@ def test_only_folders_that_changed_are_read(tmp_path: Path, monkeypatch: pytest.
     repository = BareRepository(tmp_path / "repository")
     first = repository.commit({f"{n}/{n}/file": "text" for n in range(50)})
     second = repository.commit({"7/7/file": "other"})
+    join = Mock(wraps=trees._join)
+    monkeypatch.setattr(trees, "_join", join)
     with reading(repository) as blobs:
-        parse = Mock(wraps=trees._parse)
-        monkeypatch.setattr(trees, "_parse", parse)
         assert [path for path, _ in trees.differences(blobs, first, second)] == [b"7/7/file"]
-    assert sorted(call.args[0] for call in parse.mock_calls) == [b"", b"", b"7/", b"7/", b"7/7/", b"7/7/"]
+    assert join.call_count == 6
+
+
+@pytest.mark.parametrize("mode", ["40755", "100664", "100600", "100777", "120777", "60000", "0"])
+def test_an_odd_mode_is_what_git_takes_it_for(tmp_path: Path, mode: str) -> None:
+    repository = BareRepository(tmp_path / "repository")
+    first = repository.commit({"folder/file": "text"})
+    name = "folder" if mode == "40755" else "folder/file"
+    target = bytes.fromhex(repository.git("rev-parse", f"{first}:{name}").decode())
+    tree = b"%s odd\0%s" % (mode.encode(), target)
+    odd = repository.git("hash-object", "-w", "-t", "tree", "--literally", "--stdin", stdin=tree).decode().strip()
+    with reading(repository) as blobs:
+        assert list(trees.files(blobs, odd)) == listed(repository, odd)
+
+
+def test_a_repository_within_the_limit_may_change_all_over(tmp_path: Path, settings: Settings) -> None:
+    settings.MAX_REPOSITORY_FILES = 60
+    repository = BareRepository(tmp_path / "repository")
+    first, second = (repository.commit({f"{n % 9}/{n}": text for n in range(60)}) for text in ("one", "two"))
+    with reading(repository) as blobs:
+        assert len(list(trees.differences(blobs, first, second))) == 60
+
+
+def test_a_path_that_is_made_to_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    repository = BareRepository(tmp_path / "repository")
+    inner = repository.git("rev-parse", repository.commit({"file": "text"}) + "^{tree}").decode().strip()
+    for _ in range(3):
+        entry = b"40000 %s\0%s" % (b"n" * 30_000, bytes.fromhex(inner))
+        inner = repository.git("hash-object", "-w", "-t", "tree", "--stdin", stdin=entry).decode().strip()
+    with reading(repository) as blobs, pytest.raises(TooLarge, match="path"):
+        list(trees.files(blobs, inner))
 
 
 def test_a_few_trees_that_stand_for_a_billion_files_are_refused(tmp_path: Path, settings: Settings) -> None:

@@ -99,9 +99,14 @@ def test_who_asks_for_a_pause_is_told_nothing_by_its_other_watches_either(
     other.commit({"other.md": "two"})
     services.request_snapshot(watches[1].repository)
     work()
+    renewed = services.watch(alice_app, other.url)
+    work()
     assert len(alice.requests) == told
+    assert not Watch.objects.filter(status=WatchStatus.SCANNING).exists(), "they wait, and nobody works on them"
+    assert renewed.retry_at is None
     assert bob.files[watches[1].repository.public_id] == other.files()
-    Watch.objects.update(retry_at=timezone.now())
+    Watch.objects.update(retry_at=None)
+    App.objects.update(resting_until=timezone.now())
     schedule.tick()
     work()
     assert alice.files == bob.files

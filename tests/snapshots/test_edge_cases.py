@@ -320,6 +320,20 @@ class TestLimits:
         work()
         assert Watch.objects.get().status == WatchStatus.SYNCED
 
+    def test_a_repository_that_grows_past_the_limit_of_files_is_kept_as_it_was(
+        self, watch: Watch, alice: Receiver, remote: HostedRepository, look: Look, settings: Settings
+    ) -> None:
+        settings.MAX_REPOSITORY_FILES = 4
+        before = remote.files()
+        remote.commit({"fourth.md": "4", "fifth.md": "5"})
+        repository = look()
+        assert (repository.last_error_code, repository.sequence) == ("too-large", 1)
+        assert alice.files[watch.repository.public_id] == before
+        settings.MAX_REPOSITORY_FILES = 5
+        Repository.objects.update(circuit_open_until=repository.created_at)
+        look()
+        assert alice.files[watch.repository.public_id] == remote.files()
+
     def test_nothing_is_fetched_onto_a_full_disk(
         self, watch: Watch, alice: Receiver, remote: HostedRepository, look: Look, settings: Settings
     ) -> None:

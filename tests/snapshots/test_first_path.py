@@ -1,6 +1,7 @@
 """Watch, snapshot, deliver, unwatch: the path through the whole, on a real git host and a real receiver."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,8 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import clones, services
 from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.repo_lock import repo_lock
+from snapshots import services as snapshots
 from snapshots.models import Delivered, Delivery, File, FileVersion, Snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -187,3 +190,68 @@ def test_an_empty_repository_is_synced_and_fills_later(
     empty.commit({"first.md": "first"})
     snapshot(watch.repository, work)
     assert alice.files[watch.repository.public_id] == {"first.md": b"first"}
+
+
+@pytest.fixture
+def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Let something happen once, between what a look sees and what it does under the lock."""
+
+    def happen(act: Callable[[], object]) -> None:
+        def act_and_take(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(snapshots, "repo_lock", repo_lock)
+            act()
+            return repo_lock(*args, **options)
+
+        monkeypatch.setattr(snapshots, "repo_lock", act_and_take)
+
+    return happen
+
+
+def test_a_look_that_was_overtaken_does_not_go_back_to_an_older_commit(
+    alice_app: App,
+    alice: Receiver,
+    remote: HostedRepository,
+    work: Work,
+    before_the_lock: Callable[[Callable[[], object]], None],
+) -> None:
+    repository = services.watch(alice_app, remote.url).repository
+    work()
+
+    def overtake() -> None:
+        remote.commit({"README.md": "three"})
+        snapshots.take_snapshot(repository.pk, job_id="the faster one")
+
+    remote.commit({"README.md": "two"})
+    before_the_lock(overtake)
+    snapshots.take_snapshot(repository.pk, job_id="the slower one")
+    work()
+    repository.refresh_from_db()
+    assert repository.commit_sha == remote.tip()
+    assert alice.files[repository.public_id] == remote.files()
+    assert Snapshot.objects.count() == 2
+
+
+def test_a_commit_that_the_host_has_thrown_away_makes_way_for_what_took_its_place(
+    alice_app: App,
+    alice: Receiver,
+    remote: HostedRepository,
+    work: Work,
+    before_the_lock: Callable[[Callable[[], object]], None],
+) -> None:
+    repository = services.watch(alice_app, remote.url).repository
+    work()
+    kept = remote.tip()
+
+    def rewrite() -> None:
+        remote.git("update-ref", "refs/heads/main", str(kept))
+        remote.commit({"README.md": "rewritten"})
+        remote.git("repack", "-adq")
+        remote.git("prune", "--expire=now")
+
+    remote.commit({"README.md": "two"})
+    before_the_lock(rewrite)
+    snapshots.take_snapshot(repository.pk, job_id="test")
+    work()
+    repository.refresh_from_db()
+    assert (repository.commit_sha, repository.consecutive_failures) == (remote.tip(), 0)
+    assert alice.files[repository.public_id] == remote.files()
