@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _touches_the_database(item: pytest.Item) -> bool:
     fixtures = set(getattr(item, "fixturenames", ()))
     return item.get_closest_marker("django_db") is not None or bool(fixtures & _DATABASE_FIXTURES)
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """Short, as the embedded Valkey's socket needs it: the paths of pytest's own directories grow with each run."""
+    with tempfile.TemporaryDirectory(prefix="docora-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(autouse=True)

@@ -27,12 +27,12 @@ def warned_of(data: Path, variables: dict[str, str]) -> set[str]:
     return set(re.findall(r"\(docora\.(\w\d+)\)", result.stdout + result.stderr))
 
 
-def test_a_production_setting_is_not_warned_of(tmp_path: Path) -> None:
-    assert warned_of(tmp_path, SAFE) == set()
+def test_a_production_setting_is_not_warned_of(data_dir: Path) -> None:
+    assert warned_of(data_dir, SAFE) == set()
 
 
-def test_the_embedded_default_is_warned_of(tmp_path: Path) -> None:
-    assert warned_of(tmp_path, {}) == {"W001", "W002", "W004", "W006", "I001", "I002"}
+def test_the_embedded_default_is_warned_of(data_dir: Path) -> None:
+    assert warned_of(data_dir, {}) == {"W001", "W002", "W004", "W006", "I001", "I002"}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_embedded_default_is_warned_of(tmp_path: Path) -> None:
         ("REDIS_URL", "", "I002"),
     ],
 )
-def test_each_risk_has_its_own_id(tmp_path: Path, name: str, value: str, expected: str) -> None:
-    assert warned_of(tmp_path, {**SAFE, name: value}) == {expected}
+def test_each_risk_has_its_own_id(data_dir: Path, name: str, value: str, expected: str) -> None:
+    assert warned_of(data_dir, {**SAFE, name: value}) == {expected}
 
 
 def test_every_id_is_documented_and_no_other() -> None:

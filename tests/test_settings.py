@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,6 @@ import pytest
 from docora import env
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    """Short, as the embedded Valkey's socket needs it: the paths of pytest's own directories grow with each run."""
-    with tempfile.TemporaryDirectory(prefix="docora-") as directory:
-        yield Path(directory)
 
 
 def check(data_dir: Path, **variables: str) -> "subprocess.CompletedProcess[str]":

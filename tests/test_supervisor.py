@@ -223,8 +223,8 @@ def test_a_job_that_was_taken_but_never_started_goes_back(valkey: redis.Redis) -
 
 
 @pytest.mark.slow
-def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(tmp_path: Path) -> None:
-    socket = tmp_path / "v" / "s"
+def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(data_dir: Path) -> None:
+    socket = data_dir / "v" / "s"
     first = embedded.start(socket)
     redis.Redis(unix_socket_path=str(socket)).set("kept", "yes")
     embedded.shut_down_stale(socket)
