@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +23,8 @@ from docora.children import Child, Program
 from docora.preflight import StartError
 from docora.signals import StopRequests
 from repositories.repo_lock import lock_status, repo_lock
+
+NOBODY = 65534
 
 
 def make_child(tmp_path: Path, *command: str) -> Child:
@@ -131,11 +134,21 @@ def test_the_installed_git_will_do() -> None:
     preflight.check_git()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
+@pytest.fixture
+def read_only_directory(tmp_path: Path) -> Iterator[Path]:
+    """Also for root, who may write everywhere and is nobody for the moment."""
     tmp_path.chmod(0o500)
+    user = os.geteuid()
+    os.seteuid(user or NOBODY)
+    try:
+        yield tmp_path
+    finally:
+        os.seteuid(user)
+
+
+def test_a_read_only_directory_is_named(read_only_directory: Path) -> None:
     with pytest.raises(StartError, match=r"DOCORA_DATA_DIR: cannot write to .*: Permission denied"):
-        preflight.check_writable(tmp_path, "DOCORA_DATA_DIR")
+        preflight.check_writable(read_only_directory, "DOCORA_DATA_DIR")
 
 
 def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class ConsoleAdmin(ThemedAdmin):
 
     def facts(self, obj: Any) -> list[Fact]:
         """What the page of one row says, from the most to the least important."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has to say what its page shows")
 
     def panels(self, obj: Any) -> dict[str, object]:
         """What the row's own template shows below the facts."""
