@@ -192,8 +192,19 @@ def test_an_empty_repository_is_synced_and_fills_later(
     assert alice.files[watch.repository.public_id] == {"first.md": b"first"}
 
 
+BeforeTheLock = Callable[[Callable[[], object]], None]
+
+
 @pytest.fixture
-def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+def repository(alice_app: App, remote: HostedRepository, work: Work) -> Repository:
+    """Alice has all of it."""
+    watch = services.watch(alice_app, remote.url)
+    work()
+    return watch.repository
+
+
+@pytest.fixture
+def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> BeforeTheLock:
     """Let something happen once, between what a look sees and what it does under the lock."""
 
     def happen(act: Callable[[], object]) -> None:
@@ -208,14 +219,8 @@ def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], o
 
 
 def test_a_look_that_was_overtaken_does_not_go_back_to_an_older_commit(
-    alice_app: App,
-    alice: Receiver,
-    remote: HostedRepository,
-    work: Work,
-    before_the_lock: Callable[[Callable[[], object]], None],
+    repository: Repository, alice: Receiver, remote: HostedRepository, work: Work, before_the_lock: BeforeTheLock
 ) -> None:
-    repository = services.watch(alice_app, remote.url).repository
-    work()
 
     def overtake() -> None:
         remote.commit({"README.md": "three"})
@@ -232,14 +237,8 @@ def test_a_look_that_was_overtaken_does_not_go_back_to_an_older_commit(
 
 
 def test_a_commit_that_the_host_has_thrown_away_makes_way_for_what_took_its_place(
-    alice_app: App,
-    alice: Receiver,
-    remote: HostedRepository,
-    work: Work,
-    before_the_lock: Callable[[Callable[[], object]], None],
+    repository: Repository, alice: Receiver, remote: HostedRepository, work: Work, before_the_lock: BeforeTheLock
 ) -> None:
-    repository = services.watch(alice_app, remote.url).repository
-    work()
     kept = remote.tip()
 
     def rewrite() -> None:
