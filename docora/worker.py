@@ -1,4 +1,4 @@
-"""The RQ worker of every queue: it notices what died, and frees what the dead held."""
+"""The RQ worker of every queue: its work horse stays, and what a dead one held is freed."""
 
 import gc
 import logging
@@ -8,10 +8,13 @@ from types import FrameType
 from typing import Any
 
 import redis
+from django.db import close_old_connections
 from rq import Queue
 from rq import Worker as RqWorker
+from rq.executions import Execution
 from rq.job import Job
 
+from docora.horse import Order, Reins
 from repositories.connections import ANONYMOUS
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
 
@@ -29,6 +32,7 @@ class Worker(RqWorker):
         super().__init__(*args, **kwargs)
         self.connection.connection_pool.connection_kwargs.update(ANONYMOUS)
         self._horse_was_killed = False
+        self._reins: Reins | None = None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         """What is there now stays: a collection in the fork of a job would copy every page of it only to look at it."""
@@ -36,15 +40,43 @@ class Worker(RqWorker):
         gc.collect()
         gc.freeze()
 
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        """The horse of the last job goes on with this one, unless it is time for a new one."""
+        if self._reins and self.execution:
+            if self._reins.hand(Order(job_id=job.id, queue=queue.name, execution_id=self.execution.id)):
+                self._horse_pid = self._reins.horse_pid
+                return
+            self._reins.put_down()
+        self._reins = Reins()
+        super().fork_work_horse(job, queue)
+        self._reins.in_the_worker(self.horse_pid)
+
     def perform_job(self, job: Job, queue: Queue) -> bool:
+        """In the horse: one job after the other, for as long as they end well."""
+        end = self._reins.in_the_horse() if self._reins else None
+        ended_well = self._perform_one(job, queue)
+        while end and ended_well and (order := end.next_order()):
+            close_old_connections()
+            ended_well = self._perform_one(*self._take(order))
+        return ended_well
+
+    def _take(self, order: Order) -> tuple[Job, Queue]:
+        self.execution = Execution(order.execution_id, order.job_id, self.connection, self.name)
+        job = self.job_class.fetch(order.job_id, self.connection, self.serializer)
+        return job, next(queue for queue in self.queues if queue.name == order.queue)
+
+    def _perform_one(self, job: Job, queue: Queue) -> bool:
         try:
             return super().perform_job(job, queue)
         finally:
             release_leftovers(job.id)
 
     def wait_for_horse(self) -> Any:
+        if self._reins and self._reins.has_done_its_job():
+            return self.horse_pid, os.EX_OK, None
         pid, status, usage = super().wait_for_horse()
         self._horse_was_killed = status != os.EX_OK
+        self._drop_reins()
         return pid, status, usage
 
     def monitor_work_horse(self, job: Job, queue: Queue) -> None:
@@ -76,6 +108,19 @@ class Worker(RqWorker):
         if self.horse_pid:
             os.kill(self.horse_pid, STOP_WAITING)
 
+    def run_maintenance_tasks(self) -> None:
+        """Every few seconds, between jobs: an idle worker does not keep the memory of a horse for long."""
+        if self._reins and self._reins.too_old:
+            self._reins.put_down()
+            self._reins = None
+        super().run_maintenance_tasks()
+
+    def _drop_reins(self) -> None:
+        if self._reins:
+            self._reins.drop()
+            self._reins = None
+
     def teardown(self) -> None:
+        self._drop_reins()
         super().teardown()
         shutdown_repo_lock()

@@ -40,6 +40,10 @@ __all__ = [
 log = logging.getLogger("docora.clones")
 
 _PIN = "refs/docora/pin"
+_CONFIGS = {
+    "sha1": "[core]\n\tbare = true\n\trepositoryformatversion = 0\n",
+    "sha256": "[core]\n\tbare = true\n\trepositoryformatversion = 1\n[extensions]\n\tobjectFormat = sha256\n",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,10 @@ class Tip:
     target: str
     source: str
     url: RemoteUrl
+
+    @property
+    def object_format(self) -> str:
+        return "sha256" if len(self.sha) == 64 else "sha1"
 
     @property
     def branch(self) -> str:
@@ -112,7 +120,7 @@ def refresh(
     _check_room()
     with held.inherit():  # no git of an earlier holder is running any more
         _sweep(clone_key)
-    if folder.is_dir() and not anew:
+    if _has_format(folder, tip.object_format) and not anew:
         try:
             _fetch_and_pin(folder, source, held)
         except CloneDamaged as error:
@@ -234,14 +242,28 @@ def _clone(clone_key: str, source: _Source, held: HeldLock) -> None:
     draft = _aside("drafts", _draft_prefix(clone_key))
     draft.mkdir()
     try:
-        object_format = "sha256" if len(source.tip.sha) == 64 else "sha1"
-        git.write(draft, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", held=held)
+        _lay_out(draft, source.tip.object_format)
         _fetch_and_pin(draft, source, held)
         for other in source.also:
             _fetch_also(draft, source.remote, other, held)
         _swap(draft, path_of(clone_key), held)
     finally:
         empty(draft)
+
+
+def _lay_out(folder: Path, object_format: str) -> None:
+    """What `git init --bare` makes, without the start of a git."""
+    for name in ("objects", "refs"):
+        (folder / name).mkdir()
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / "config").write_text(_CONFIGS[object_format])
+
+
+def _has_format(folder: Path, object_format: str) -> bool:
+    """A host may change a repository's hash; a clone cannot."""
+    with contextlib.suppress(FileNotFoundError):
+        return ("sha256" in (folder / "config").read_text()) == (object_format == "sha256")
+    return False
 
 
 def _fetch_also(draft: Path, remote: Remote, commit: str, held: HeldLock) -> None:

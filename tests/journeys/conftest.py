@@ -1,9 +1,13 @@
 """The cast of the journeys."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
+from pytest_django import Settings
 
+from tests.journeys.lock_cast import Cast
 from tests.service import Service
 
 
@@ -21,3 +25,12 @@ def sqlite_service() -> Iterator[Service]:
     service = Service()
     yield service
     service.close()
+
+
+@pytest.fixture
+def cast(valkey: redis.Redis, settings: Settings, tmp_path: Path) -> Iterator[Cast]:
+    settings.REPOS_BASE_PATH = tmp_path
+    settings.REPO_LOCK_WAIT = 20
+    cast = Cast(folder=tmp_path, server=valkey)
+    yield cast
+    cast.end()

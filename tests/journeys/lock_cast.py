@@ -17,7 +17,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import redis
+from rq import Queue
+from rq.serializers import JSONSerializer
 
+from docora.worker import Worker
+from repositories import connections
 from repositories.repo_lock import LockLostError, LockTimeoutError, lock_status, repo_lock
 
 KEY = "owner/repo"
@@ -98,6 +102,14 @@ def _in_own_group(function: Callable[..., None], *args: object, **kwargs: object
     """So that what it started, such as a worker's scheduler, can be ended even after it was killed."""
     os.setpgrp()
     function(*args, **kwargs)
+
+
+def work(*, burst: bool = False) -> None:
+    """What `manage.py rqworker snapshots` does."""
+    connection = connections.connect()
+    queue = Queue("snapshots", connection=connection, serializer=JSONSerializer)
+    worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=30)
+    worker.work(burst=burst, with_scheduler=True, logging_level="ERROR")
 
 
 def send(process: BaseProcess, number: signal.Signals) -> None:

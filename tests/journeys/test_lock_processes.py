@@ -15,22 +15,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from pytest_django import Settings
 
 from docora import valkey as embedded
 from repositories.repo_lock import LockTimeoutError, release_leftovers, repo_lock, start_anew
 from tests.journeys.lock_cast import KEY, LOST, OK, TIMED_OUT, Cast, results, send
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def cast(valkey: redis.Redis, settings: Settings, tmp_path: Path) -> Iterator[Cast]:
-    settings.REPOS_BASE_PATH = tmp_path
-    settings.REPO_LOCK_WAIT = 20
-    cast = Cast(folder=tmp_path, server=valkey)
-    yield cast
-    cast.end()
 
 
 class OwnServer:

@@ -4,38 +4,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from django.conf import settings as django_settings
 from pytest_django import Settings
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
-from docora.worker import Worker
-from repositories import connections
 from repositories.repo_lock import lock_status, repo_lock
-from tests.journeys.lock_cast import KEY, Cast, send, waiters
+from tests.journeys.lock_cast import KEY, Cast, send, waiters, work
 
 pytestmark = pytest.mark.slow
 FETCH = "tests.journeys.lock_jobs.fetch"
 
 
 @pytest.fixture
-def cast(valkey: redis.Redis, settings: Settings, tmp_path: Path) -> Iterator[Cast]:
-    settings.REPOS_BASE_PATH = tmp_path
+def enqueue(cast: Cast, settings: Settings) -> Callable[..., Job]:
     settings.REPO_LOCK_WAIT = 5
-    cast = Cast(folder=tmp_path, server=valkey)
-    yield cast
-    cast.end()
-
-
-@pytest.fixture
-def enqueue(cast: Cast) -> Callable[..., Job]:
     queue = Queue("snapshots", connection=cast.server, serializer=JSONSerializer)
 
     def enqueue(job_id: str, *, seconds: float, ttl: float = 60, wait: float = 60, **options: Any) -> Job:
@@ -43,13 +32,6 @@ def enqueue(cast: Cast) -> Callable[..., Job]:
         return queue.enqueue_call(FETCH, kwargs=kwargs, job_id=job_id, unique=True, result_ttl=0, **options)
 
     return enqueue
-
-
-def work(*, burst: bool = False) -> None:
-    connection = connections.connect()
-    queue = Queue("snapshots", connection=connection, serializer=JSONSerializer)
-    worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=30)
-    worker.work(burst=burst, with_scheduler=True, logging_level="ERROR")
 
 
 def horse() -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
-from repositories import clones, trees
+from repositories import clones, git, trees
 from repositories.blobs import Blobs, Digest
 from repositories.errors import CloneDamaged, LockLostError, LockTimeoutError
 from repositories.fetch_slots import fetch_slot
@@ -111,6 +112,20 @@ def test_a_damaged_clone_is_made_anew_beside_and_swapped(
         found = contents(key, commit)
     assert commit == remote.tip()
     assert {path.decode(): content for path, content in found.items()} == remote.files()
+
+
+def test_a_repository_that_changes_its_hash_is_cloned_anew(fetch: Fetch, key: str, remote: HostedRepository) -> None:
+    fetch()
+    shutil.rmtree(remote.path)
+    remote.path.mkdir()
+    remote.git("init", "--quiet", "--bare", "--initial-branch=main", "--object-format=sha256")
+    remote.commit({"README.md": "new"})
+    commit = fetch()
+    assert len(commit) == 64
+    assert contents(key, commit) == {b"README.md": b"new"}
+    git.read(clones.path_of(key), "fsck", "--strict")
+    remote.commit({"more.md": "more"})
+    assert contents(key, fetch()) == {b"README.md": b"new", b"more.md": b"more"}
 
 
 def test_what_was_looked_at_is_fetched_although_the_remote_has_moved_on(

@@ -22,6 +22,7 @@ class Command(RqWorkerCommand):
         parser.set_defaults(serializer="rq.serializers.JSONSerializer", worker_ttl=30, with_scheduler=True)
 
     def handle(self, *queues: str, **options: Any) -> None:
-        # Once in the worker instead of once in the fork of every job.
-        import_module("snapshots.jobs")
+        # Once in the worker instead of in every fork of it; the others are what Django and Python put off importing.
+        for module in ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna"):
+            import_module(module)
         super().handle(*(queues or settings.RQ_QUEUES), **options)
