@@ -196,12 +196,12 @@ class Bench:
         """Watches of a repository, not yet asked for."""
         from django.db import transaction
 
-        from repositories import services
+        from repositories import accounts, services
         from repositories.models import App
 
         made = []
         for _ in range(apps):
-            app = App.objects.get(public_id=services.onboard("bench", url).app_id)
+            app = App.objects.get(public_id=accounts.onboard("bench", url).app_id)
             with transaction.atomic():
                 made.append(services.watch(app, remote.url).pk)
                 transaction.get_connection().run_on_commit.clear()

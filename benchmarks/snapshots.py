@@ -282,7 +282,7 @@ def child(verb: str, words: list[str]) -> None:
     import django
 
     django.setup()
-    from repositories import clones, services
+    from repositories import accounts, clones, services
     from repositories.models import App, Repository
     from snapshots.models import Snapshot
     from snapshots.services import take_snapshot
@@ -293,7 +293,7 @@ def child(verb: str, words: list[str]) -> None:
             shutil.rmtree(clones.path_of(known.clone_key))
             known.delete()
         for number in range(times):
-            services.onboard(f"app {number}", "http://127.0.0.1:9")
+            accounts.onboard(f"app {number}", "http://127.0.0.1:9")
         for app in App.objects.order_by("-pk")[:times]:
             services.watch(app, url)
         times = 1

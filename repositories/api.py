@@ -8,7 +8,7 @@ from ninja import Field, Query, Router, Schema, Status
 from ninja.security import HttpBearer
 from pydantic import AfterValidator, model_validator
 
-from repositories import dry_run, rate_limit, services
+from repositories import accounts, dry_run, rate_limit, services
 from repositories.models import App, Watch
 from repositories.refs import LONGEST_NAME, check_ref_name
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
@@ -216,5 +216,5 @@ def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED)
     """Sign with a new key from now on, and for a while with the old one too."""
     app = app_of(request)
     overlap = timedelta(seconds=body.overlap_seconds)
-    new_key = services.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
+    new_key = accounts.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
     return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)

@@ -20,7 +20,8 @@ from django.conf import settings
 from repositories import git
 from repositories.blobs import Blobs
 from repositories.errors import CloneDamaged, DiskFull, GitError, RefNotFound
-from repositories.git import Listener, Remote
+from repositories.git_process import Listener
+from repositories.git_remote import Remote
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import HeldLock
 

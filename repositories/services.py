@@ -1,21 +1,18 @@
-"""What can be done with apps and watches: onboard, watch, unwatch, and the locked delete behind it."""
+"""What can be done with watches: begin, change, end, and the locked delete behind it."""
 
 import logging
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Exists, F, OuterRef, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import clones, queue
 from repositories.errors import AccessDenied, DocoraError, HostUnavailable, Moved, RefNotFound
-from repositories.models import App, Repository, Watch, WatchStatus, hash_of
+from repositories.models import App, Repository, Watch
 from repositories.remotes import RemoteUrl
 from repositories.repo_lock import repo_lock
 from repositories.selection import EVERYTHING, Selection
@@ -43,83 +40,6 @@ class AppGone(DocoraError):
         super().__init__("The app has been deleted.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What an app gets to know once, when it is onboarded."""
-
-    app_id: str
-    bearer_token: str
-    webhook_key: str
-
-
-def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) -> Credentials:
-    bearer_token = _bearer_token()
-    webhook_key = webhook_key or secrets.token_urlsafe(32)
-    app = App(
-        name=name,
-        base_url=base_url.rstrip("/"),
-        bearer_hash=hash_of(bearer_token),
-        webhook_key=webhook_key,
-        **details,
-    )
-    app.full_clean()
-    app.save()
-    return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
-
-
-def rotate_bearer_token(app: App) -> str:
-    """A new bearer token; the old one stops working at once."""
-    bearer_token = _bearer_token()
-    App.objects.filter(pk=app.pk).update(bearer_hash=hash_of(bearer_token))
-    return bearer_token
-
-
-def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
-    """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
-
-    Returns the new key. Rotating again during an overlap forgets the oldest key.
-    """
-    new_key = webhook_key or secrets.token_urlsafe(32)
-    with transaction.atomic():
-        row = App.objects.select_for_update().get(pk=app.pk)
-        row.previous_webhook_key, row.webhook_key = row.webhook_key, new_key
-        row.previous_key_until = timezone.now() + overlap
-        row.full_clean()
-        row.save(update_fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
-    app.refresh_from_db(fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
-    return new_key
-
-
-def disable_app(app: App, reason: str) -> None:
-    """Send nothing more to the endpoint, at once, and write to the app's contact."""
-    with transaction.atomic():
-        rows = App.objects.filter(pk=app.pk, disabled_at=None)
-        if not rows.update(disabled_at=timezone.now(), disabled_reason=reason[:300]):
-            return
-        app.watches.update(
-            status=WatchStatus.FAILED,
-            last_error_code="endpoint-disabled",
-            last_error=reason,
-            generation=F("generation") + 1,
-        )
-        _enqueue_for(app, "snapshots.jobs.mail_disabled")
-    app.refresh_from_db(fields=["disabled_at", "disabled_reason"])
-    log.warning("Disabled the endpoint of %s: %s", app, reason)
-
-
-def enable_app(app: App) -> None:
-    """Send again: everything that the app has missed, found by a fresh comparison."""
-    healthy = {
-        "disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None, "resting_until": None
-    }  # fmt: skip
-    with transaction.atomic():
-        App.objects.filter(pk=app.pk).update(**healthy)
-        app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
-        _enqueue_for(app, "snapshots.jobs.resume_app")
-    app.refresh_from_db(fields=list(healthy))
-    log.info("Enabled the endpoint of %s", app)
-
-
 def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
     """Watch a repository that this token can read now; watching it again starts over.
 
@@ -129,7 +49,7 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
     clones.look(clones.Remote(url=remote, token=token), ref)
     is_private = bool(token) and _is_private(remote, ref)
     with transaction.atomic():
-        if not _lock(app):
+        if not hold(app):
             raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
         _forget(repository.watches.filter(app=app))
@@ -167,39 +87,6 @@ def unwatch(app: App, repository_id: str) -> None:
         if not _forget(repository.watches.filter(app=app)):
             raise NotWatched
         _drop_if_unwatched(repository)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Impact:
-    """What goes with an app."""
-
-    watches: int
-    orphans: tuple[str, ...]
-    files: int
-
-
-def impact_of_deleting(app: App) -> Impact:
-    """Look before `delete_app`: its watches, the repositories that nobody else watches, the files delivered."""
-    others = Watch.objects.exclude(app=app).filter(repository=OuterRef("pk"))
-    orphans = Repository.objects.filter(~Exists(others), watches__app=app)
-    totals = app.watches.aggregate(watches=Count("pk", distinct=True), files=Count("delivered"))
-    return Impact(**totals, orphans=tuple(sorted(map(str, orphans))))
-
-
-def delete_app(app: App) -> None:
-    """Delete the app with its watches, and the repositories that nobody else watches, in one transaction.
-
-    Repositories are locked in one order, so two deletions cannot wait for each other. Their clones are
-    purged one by one: a busy one holds back no other, and no two locks are ever held together.
-    """
-    with transaction.atomic():
-        _lock(app)
-        watched = Repository.objects.filter(watches__app=app).order_by("clone_key", "ref")
-        for public_id in watched.values_list("public_id", flat=True):
-            with suppress(NotWatched):
-                unwatch(app, public_id)
-        app.delete()
-    log.info("Deleted the app %s", app)
 
 
 def purge_clone(clone_key: str, *, job_id: str) -> bool:
@@ -245,15 +132,6 @@ def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
         timeout=2 * settings.GIT_TIMEOUT,
         first=not planned,
     )
-
-
-def _bearer_token() -> str:
-    return f"docora_{secrets.token_hex(32)}"
-
-
-def _enqueue_for(app: App, function: str) -> None:
-    name = function.rpartition(".")[2].replace("_", "-")
-    queue.enqueue(queue.DELIVERIES, function, app.pk, job_id=f"{name}-{app.pk}", timeout=60)
 
 
 def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
@@ -306,7 +184,7 @@ def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
         yield watch
 
 
-def _lock(app: App) -> bool:
+def hold(app: App) -> bool:
     """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
     return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from repositories import access, clones, queue, services
+from repositories import access, accounts, clones, queue, services
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
@@ -198,7 +198,7 @@ def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | 
         return None
     endpoint.note_failure(app, accepted_some=failure.accepted_some)
     if reason := endpoint.reason_to_disable(app, answer):
-        services.disable_app(app, reason)
+        accounts.disable_app(app, reason)
         return None
     if answer.retry_after:
         endpoint.let_rest(app, answer.retry_after)

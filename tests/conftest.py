@@ -14,7 +14,7 @@ from pytest_django import Settings
 from docora import valkey as embedded
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import queue, rate_limit, repo_lock, services
+from repositories import accounts, queue, rate_limit, repo_lock
 from repositories.models import App
 from tests.api import Api
 from tests.browser import find_chromium
@@ -153,19 +153,19 @@ def bob_app(db: None, bob: Receiver) -> App:
 
 
 def _onboarded(name: str, receiver: Receiver) -> App:
-    credentials = services.onboard(name, receiver.url, webhook_key=receiver.webhook_keys[0])
+    credentials = accounts.onboard(name, receiver.url, webhook_key=receiver.webhook_keys[0])
     receiver.app_id = credentials.app_id
     return App.objects.get(public_id=credentials.app_id)
 
 
 @pytest.fixture
 def alice_api(db: None, alice: Receiver) -> Api:
-    return Api(services.onboard("Alice's search", alice.url, webhook_key=alice.webhook_keys[0]).bearer_token)
+    return Api(accounts.onboard("Alice's search", alice.url, webhook_key=alice.webhook_keys[0]).bearer_token)
 
 
 @pytest.fixture
 def bob_api(db: None, bob: Receiver) -> Api:
-    return Api(services.onboard("Bob's wiki", bob.url, webhook_key=bob.webhook_keys[0]).bearer_token)
+    return Api(accounts.onboard("Bob's wiki", bob.url, webhook_key=bob.webhook_keys[0]).bearer_token)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from docora.console import bulk
 from docora.console.roles import OPERATOR
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
-from repositories import clones, services
+from repositories import accounts, clones, services
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery
 from tests.conftest import ALICE_KEY
@@ -113,7 +113,7 @@ def test_onboarding_says_what_is_wrong(operator: Client) -> None:
 
 
 def test_rotating_the_bearer_token_ends_the_old_one(operator: Client) -> None:
-    old = services.onboard("Bob's wiki", "https://wiki.example.com")
+    old = accounts.onboard("Bob's wiki", "https://wiki.example.com")
     new = secret(operate(operator, App.objects.get(), "rotate_bearer"), "Bearer token")
     assert (api_status(operator, old.bearer_token), api_status(operator, new)) == (401, 200)
     assert logged() == ["olga: Rotate bearer token"]
@@ -157,7 +157,7 @@ def test_deleting_an_app_tells_the_impact_and_wants_its_name(operator: Client, w
     assert "1 watches" in page
     assert "acme/handbook" in page
     assert "3 delivered files" in page
-    assert "This is not the name of the app" in operate(operator, watch.app, "remove", name="alice")
+    assert "This is not the name" in operate(operator, watch.app, "remove", name="alice")
     assert App.objects.exists()
     assert "is deleted" in operate(operator, watch.app, "remove", name="Alice's search")
     work()

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from docora.console import disk, statistics
 from docora.console.statistics import Tally
-from repositories import clones, queue, services
+from repositories import accounts, clones, queue
 from repositories.models import App, Repository, Watch
 from snapshots.models import Delivery, Snapshot
 
@@ -47,7 +47,7 @@ def admin(client: Client) -> Client:
 
 @pytest.fixture
 def watch() -> Watch:
-    credentials = services.onboard("Alice's search", "https://search.example.com")
+    credentials = accounts.onboard("Alice's search", "https://search.example.com")
     repository = Repository.objects.create(
         url="https://github.com/acme/handbook", owner="acme", name="handbook", clone_key="acme/handbook"
     )

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from docora.console.base import ConsoleAdmin
 from docora.console.roles import OPERATOR, VIEWER
-from repositories import services
+from repositories import accounts
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery, File, Parked, Snapshot
 
@@ -29,7 +29,7 @@ OPERATIONS = [
 @pytest.fixture(autouse=True)
 def rows() -> None:
     """One row of everything, to which every operation applies."""
-    credentials = services.onboard("Alice's search", "http://127.0.0.1:9/hooks")
+    credentials = accounts.onboard("Alice's search", "http://127.0.0.1:9/hooks")
     app = App.objects.get(public_id=credentials.app_id)
     repository = Repository.objects.create(
         url="https://github.com/acme/handbook", owner="acme", name="handbook", clone_key="acme/handbook",
@@ -84,7 +84,7 @@ def test_operations_are_refused_without_the_role(client: Client, role: str, mode
 @pytest.mark.parametrize(("model", "operation"), OPERATIONS, ids=lambda value: getattr(value, "name", None))
 def test_operations_are_offered_with_the_role(client: Client, role: str, model: type, operation: object) -> None:
     if operation.name == "enable":  # type: ignore[attr-defined]
-        services.disable_app(App.objects.get(), "for the test")
+        accounts.disable_app(App.objects.get(), "for the test")
     login(client, role)
     url = url_of(model, operation.name)  # type: ignore[attr-defined]
     assert url in client.get(url_of(model, "change")).content.decode()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Count, Model, Q, QuerySet
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -17,15 +17,17 @@ from django.utils.safestring import SafeString
 from docora.console import statistics
 from docora.console.base import ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, badge, code, list_link
+from docora.console.filters import ChoiceFilter
 from docora.console.operations import (
     Operation,
     PlainForm,
     Secrets,
+    TypedNameForm,
     issue_ticket,
     redeem_ticket,
     show_secrets,
 )
-from repositories import services
+from repositories import accounts
 from repositories.errors import DocoraError
 from repositories.models import App, Watch, WatchStatus
 from snapshots.models import Delivery
@@ -70,38 +72,27 @@ class ReasonForm(PlainForm):
     reason = forms.CharField(max_length=200, initial="Disabled by an operator", help_text="The app's page shows it.")
 
 
-class TypedNameForm(PlainForm):
-    name = forms.CharField(
-        label="Type the name of the app to delete it", widget=forms.TextInput(attrs={"autocomplete": "off"})
-    )
-
-    def clean_name(self) -> str:
-        if self.cleaned_data["name"] != self.row.name:
-            raise ValidationError(f"This is not the name of the app: {self.row.name}")
-        return str(self.cleaned_data["name"])
-
-
 def is_disabled(app: App) -> bool:
     return app.disabled_at is not None
 
 
 def _rotate_bearer(app: App, _: dict[str, Any]) -> Secrets:
-    token = services.rotate_bearer_token(app)
+    token = accounts.rotate_bearer_token(app)
     return Secrets(title="The new bearer token", values=[("App id", app.public_id), ("Bearer token", token)])
 
 
 def _rotate_key(app: App, data: dict[str, Any]) -> Secrets:
-    key = services.rotate_webhook_key(app, overlap=timedelta(hours=data["hours"]))
+    key = accounts.rotate_webhook_key(app, overlap=timedelta(hours=data["hours"]))
     return Secrets(title="The new webhook key", values=[("App id", app.public_id), ("Webhook key", key)])
 
 
 def _enable(app: App, _: dict[str, Any]) -> str:
-    services.enable_app(app)
+    accounts.enable_app(app)
     return f"{app.name} is enabled. What changed meanwhile is on its way."
 
 
 def _disable(app: App, data: dict[str, Any]) -> str:
-    services.disable_app(app, data["reason"])
+    accounts.disable_app(app, data["reason"])
     return f"{app.name} is disabled. Nothing is sent to it until it is enabled again."
 
 
@@ -113,7 +104,7 @@ def _ping(app: App, _: dict[str, Any]) -> str:
 
 
 def _impact(app: App) -> Sequence[str]:
-    impact = services.impact_of_deleting(app)
+    impact = accounts.impact_of_deleting(app)
     orphans = f"{len(impact.orphans)} repositories that nobody else watches, with their clones"
     named = f": {', '.join(impact.orphans[:10])}{'…' if len(impact.orphans) > 10 else ''}" if impact.orphans else ""
     return [
@@ -125,26 +116,17 @@ def _impact(app: App) -> Sequence[str]:
 
 def _delete(app: App, _: dict[str, Any]) -> str:
     name = app.name
-    services.delete_app(app)
+    accounts.delete_app(app)
     return f"{name} is deleted."
 
 
-class StateFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("active", "Active"), ("disabled", "Disabled"), ("failing", "With failed watches")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[App]) -> QuerySet[App]:
-        match self.value():
-            case "active":
-                return queryset.filter(disabled_at=None)
-            case "disabled":
-                return queryset.exclude(disabled_at=None)
-            case "failing":
-                return queryset.filter(pk__in=Watch.objects.filter(status=WatchStatus.FAILED).values("app"))
-        return queryset
+class StateFilter(ChoiceFilter):
+    title = parameter_name = "state"
+    offered = {
+        "active": ("Active", Q(disabled_at=None)),
+        "disabled": ("Disabled", ~Q(disabled_at=None)),
+        "failing": ("With failed watches", Q(pk__in=Watch.objects.filter(status=WatchStatus.FAILED).values("app"))),
+    }
 
 
 @admin.register(App)
@@ -287,7 +269,7 @@ class AppAdmin(ConsoleAdmin):
         return TemplateResponse(request, "docora/console/onboard.html", context)
 
     def _onboard(self, request: HttpRequest, form: OnboardForm) -> HttpResponse:
-        credentials = services.onboard(**form.cleaned_data)
+        credentials = accounts.onboard(**form.cleaned_data)
         app = App.objects.get(public_id=credentials.app_id)
         self.log_addition(request, app, "Onboarded")
         shown = Secrets(

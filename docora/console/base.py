@@ -13,8 +13,9 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 
-from docora.console.display import NOTHING, title_of
+from docora.console.display import NOTHING, page_link, title_of
 from docora.console.operations import Operation, OperationView, allowed_on, url_of
 
 if TYPE_CHECKING:
@@ -99,3 +100,15 @@ class ConsoleAdmin(ThemedAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         return [*(OperationView(self, operation).pattern() for operation in self.operations), *super().get_urls()]
+
+
+class OfAWatchAdmin(ConsoleAdmin):
+    """Rows that belong to a watch, which is loaded with them."""
+
+    @admin.display(description="App")
+    def app(self, row: Any) -> SafeString:
+        return page_link(row.watch.app)
+
+    @admin.display(description="Repository")
+    def repository(self, row: Any) -> SafeString:
+        return page_link(row.watch.repository)

@@ -10,8 +10,9 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from docora.console import bodies, bulk
-from docora.console.base import SECRETS, BoundedPaginator, ConsoleAdmin, Fact
+from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import NOTHING, ago, code, commit_link, outcome_of, page_link
+from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
 from docora.console.statistics import ACCEPTED
 from repositories.models import App, Repository, Watch
@@ -41,35 +42,20 @@ class WhenFilter(admin.SimpleListFilter):
         return queryset.filter(attempted_at__gte=timezone.now() - window) if window else queryset
 
 
-class EventFilter(admin.SimpleListFilter):
+class EventFilter(ChoiceFilter):
     """Named here: to look for the events that occur would read every row."""
 
-    title = "event"
-    parameter_name = "event"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in (*Event, notices.SYNC_FAILED, notices.SYNC_RECOVERED)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> QuerySet[Delivery]:
-        return queryset.filter(event=self.value()) if self.value() else queryset
+    title = parameter_name = "event"
+    offered = {event: (event, Q(event=event)) for event in (*Event, notices.SYNC_FAILED, notices.SYNC_RECOVERED)}
 
 
-class OutcomeFilter(admin.SimpleListFilter):
-    title = "outcome"
-    parameter_name = "outcome"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("accepted", "Accepted"), ("refused", "Refused"), ("silent", "No answer")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> QuerySet[Delivery]:
-        match self.value():
-            case "accepted":
-                return queryset.filter(ACCEPTED)
-            case "refused":
-                return queryset.filter(Q(status__lt=200) | Q(status__gte=300))
-            case "silent":
-                return queryset.filter(status=None)
-        return queryset
+class OutcomeFilter(ChoiceFilter):
+    title = parameter_name = "outcome"
+    offered = {
+        "accepted": ("Accepted", ACCEPTED),
+        "refused": ("Refused", Q(status__lt=200) | Q(status__gte=300)),
+        "silent": ("No answer", Q(status=None)),
+    }
 
 
 def _redeliver(delivery: Delivery, _: dict[str, Any]) -> str:
@@ -78,7 +64,7 @@ def _redeliver(delivery: Delivery, _: dict[str, Any]) -> str:
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ConsoleAdmin):
+class DeliveryAdmin(OfAWatchAdmin):
     list_display = ["attempted", "outcome", "event", "path", "app", "repository", "time"]
     list_filter = [WhenFilter, OutcomeFilter, EventFilter]
     search_fields = ["path"]
@@ -120,14 +106,6 @@ class DeliveryAdmin(ConsoleAdmin):
     @admin.display(description="Answer", ordering="status")
     def outcome(self, delivery: Delivery) -> SafeString:
         return outcome_of(delivery)
-
-    @admin.display(description="App")
-    def app(self, delivery: Delivery) -> object:
-        return page_link(delivery.watch.app, delivery.watch.app.name)
-
-    @admin.display(description="Repository")
-    def repository(self, delivery: Delivery) -> object:
-        return page_link(delivery.watch.repository)
 
     @admin.display(description="Took", ordering="milliseconds")
     def time(self, delivery: Delivery) -> str:

@@ -21,6 +21,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 
+from docora.console.display import title_of
 from repositories.errors import DocoraError
 
 if TYPE_CHECKING:
@@ -43,6 +44,18 @@ class PlainForm(forms.Form):
     def __init__(self, *args: Any, row: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.row = row
+
+
+class TypedNameForm(PlainForm):
+    """For what cannot be undone: whoever has typed the name has read it."""
+
+    name = forms.CharField(label="Type the name to go on", widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+    def clean_name(self) -> str:
+        name = title_of(self.row)
+        if self.cleaned_data["name"] != name:
+            raise ValidationError(f"This is not the name: {name}")
+        return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

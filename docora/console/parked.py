@@ -5,14 +5,14 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from docora.console import bulk
-from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact
+from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import ago, list_link, page_link
 from repositories.models import Watch
 from snapshots.models import Delivery, Parked
 
 
 @admin.register(Parked)
-class ParkedAdmin(ConsoleAdmin):
+class ParkedAdmin(OfAWatchAdmin):
     list_display = ["path", "reason", "app", "repository", "parked"]
     list_select_related = ["watch__app", "watch__repository", "file"]
     search_fields = ["file__path", "reason", "watch__app__name"]
@@ -25,14 +25,6 @@ class ParkedAdmin(ConsoleAdmin):
     @admin.display(description="Path")
     def path(self, parked: Parked) -> str:
         return parked.file.path
-
-    @admin.display(description="App")
-    def app(self, parked: Parked) -> object:
-        return page_link(parked.watch.app, parked.watch.app.name)
-
-    @admin.display(description="Repository")
-    def repository(self, parked: Parked) -> object:
-        return page_link(parked.watch.repository)
 
     @admin.display(description="Parked", ordering="parked_at")
     def parked(self, parked: Parked) -> object:

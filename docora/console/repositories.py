@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from django import forms
 from django.contrib import admin
-from django.core.exceptions import ValidationError
-from django.db.models import Count, F, QuerySet
-from django.http import HttpRequest
+from django.db.models import Count, F, Q
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,19 +11,11 @@ from django.utils.safestring import SafeString
 from docora.console import disk, hints
 from docora.console.base import ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, badge, code, commit_link, lines, list_link, size, span
-from docora.console.operations import Operation, PlainForm
+from docora.console.filters import ChoiceFilter
+from docora.console.operations import Operation, TypedNameForm
 from repositories import services
 from repositories.models import Repository, Watch
 from snapshots.models import Delivery
-
-
-class TypedNameForm(PlainForm):
-    name = forms.CharField(label="Type owner/name to purge it", widget=forms.TextInput(attrs={"autocomplete": "off"}))
-
-    def clean_name(self) -> str:
-        if self.cleaned_data["name"] != str(self.row):
-            raise ValidationError(f"This is not the name of the repository: {self.row}")
-        return str(self.row)
 
 
 def circuit_is_open(repository: Repository) -> bool:
@@ -63,29 +52,14 @@ def _impact(repository: Repository) -> list[str]:
     ]
 
 
-class StateFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [
-            ("healthy", "Healthy"),
-            ("failing", "Failing"),
-            ("open", "Circuit open"),
-            ("repair", "To be cloned anew"),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Repository]) -> QuerySet[Repository]:
-        match self.value():
-            case "healthy":
-                return queryset.filter(consecutive_failures=0, circuit_open_until=None)
-            case "failing":
-                return queryset.filter(consecutive_failures__gt=0)
-            case "open":
-                return queryset.exclude(circuit_open_until=None)
-            case "repair":
-                return queryset.filter(needs_repair=True)
-        return queryset
+class StateFilter(ChoiceFilter):
+    title = parameter_name = "state"
+    offered = {
+        "healthy": ("Healthy", Q(consecutive_failures=0, circuit_open_until=None)),
+        "failing": ("Failing", Q(consecutive_failures__gt=0)),
+        "open": ("Circuit open", ~Q(circuit_open_until=None)),
+        "repair": ("To be cloned anew", Q(needs_repair=True)),
+    }
 
 
 @admin.register(Repository)

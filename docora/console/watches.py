@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from docora.console import bulk, hints
 from docora.console.base import SECRETS, ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, commit_link, lines, list_link, page_link, progress, size, watch_badge
+from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from repositories import services
@@ -61,26 +62,15 @@ def _redeliver_since(watch: Watch, data: dict[str, Any]) -> str:
     return f"What {watch.app.name} got since {data['moment']:%Y-%m-%d %H:%M} is being sent again."
 
 
-class ParkedFilter(admin.SimpleListFilter):
+class ParkedFilter(ChoiceFilter):
     title = "parked files"
     parameter_name = "parked"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Has parked files")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Watch]) -> QuerySet[Watch]:
-        return queryset.filter(pk__in=Parked.objects.values("watch")) if self.value() else queryset
+    offered = {"yes": ("Has parked files", Q(pk__in=Parked.objects.values("watch")))}
 
 
-class ReasonFilter(admin.SimpleListFilter):
-    title = "reason"
-    parameter_name = "reason"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(code, code.replace("-", " ")) for code in hints.CODES]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Watch]) -> QuerySet[Watch]:
-        return queryset.filter(last_error_code=self.value()) if self.value() else queryset
+class ReasonFilter(ChoiceFilter):
+    title = parameter_name = "reason"
+    offered = {code: (code.replace("-", " "), Q(last_error_code=code)) for code in hints.CODES}
 
 
 @admin.register(Watch)

@@ -40,7 +40,7 @@ class Stage:
         urls = [receiver.url for receiver in receivers]
         keys = [receiver.webhook_keys[0] for receiver in receivers]
         script = (
-            "import json; from repositories.services import onboard;"
+            "import json; from repositories.accounts import onboard;"
             f"made = [onboard('app', url, webhook_key=key) for url, key in zip({urls!r}, {keys!r})];"
             "print(json.dumps([credentials.bearer_token for credentials in made]))"
         )

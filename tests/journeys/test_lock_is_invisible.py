@@ -13,7 +13,7 @@ from django.urls import NoReverseMatch, reverse
 
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import queue, services
+from repositories import accounts, queue, services
 from repositories.models import App, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from tests.worker import run_jobs
@@ -109,7 +109,7 @@ def test_what_rq_shows_of_the_job_does_not_speak_of_locks(watch: Watch, contenti
 
 
 def test_the_api_answers_as_ever(client: Client, watch: Watch, alice: Receiver) -> None:
-    bearer = services.onboard("Bob", alice.url).bearer_token
+    bearer = accounts.onboard("Bob", alice.url).bearer_token
     headers = {"Authorization": f"Bearer {bearer}"}
     path = f"/api/repositories/{watch.repository.public_id}"
     with repo_lock(watch.repository.clone_key, job_id="37"):

@@ -9,7 +9,7 @@ from rq.serializers import JSONSerializer
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import clones, queue, services
+from repositories import accounts, clones, queue, services
 from repositories.models import App, Repository, Watch
 from repositories.services import AppGone, NotWatched
 from snapshots.models import Delivered, Delivery, File
@@ -40,14 +40,14 @@ def waiting_jobs() -> set[str]:
 
 def test_the_impact_is_known_before(alice_app: App, shared: Repository, own: Repository, work: Work) -> None:
     work()
-    assert services.impact_of_deleting(alice_app) == services.Impact(watches=2, orphans=("alice/own",), files=4)
+    assert accounts.impact_of_deleting(alice_app) == accounts.Impact(watches=2, orphans=("alice/own",), files=4)
 
 
 def test_the_apps_own_clones_go_and_shared_ones_stay(
     alice_app: App, bob_app: App, bob: Receiver, shared: Repository, own: Repository, work: Work
 ) -> None:
     work()
-    services.delete_app(alice_app)
+    accounts.delete_app(alice_app)
     work()
     assert not clones.path_of(own.clone_key).exists()
     assert clones.path_of(shared.clone_key).is_dir()
@@ -59,13 +59,13 @@ def test_the_apps_own_clones_go_and_shared_ones_stay(
 
 
 def test_jobs_that_wait_for_it_are_dropped(alice_app: App, shared: Repository, own: Repository) -> None:
-    services.delete_app(alice_app)
+    accounts.delete_app(alice_app)
     assert waiting_jobs() == {f"snapshot-{shared.pk}", f"purge-{own.pk}"}
 
 
 def test_an_app_that_is_deleted_while_it_watches_gets_no_watch(alice_app: App, remote: HostedRepository) -> None:
     late = App.objects.get(pk=alice_app.pk)
-    services.delete_app(alice_app)
+    accounts.delete_app(alice_app)
     with pytest.raises(AppGone):
         services.watch(late, remote.url)
     assert not Repository.objects.exists()
@@ -81,7 +81,7 @@ def test_a_failure_on_the_way_deletes_nothing(
 
     monkeypatch.setattr(App, "delete", fail)
     with pytest.raises(RuntimeError):
-        services.delete_app(alice_app)
+        accounts.delete_app(alice_app)
     work()
     assert Watch.objects.count() == 1
     assert clones.path_of(own.clone_key).is_dir()

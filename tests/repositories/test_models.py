@@ -7,7 +7,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from pytest_django import Settings
 
-from repositories import services
+from repositories import accounts
 from repositories.models import App, Repository, Watch
 from snapshots.models import File, FileVersion
 from snapshots.paths import GitPath
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def app() -> App:
-    credentials = services.onboard("Docs", "https://docs.example.com/hooks/", webhook_key="0123456789abcdef")
+    credentials = accounts.onboard("Docs", "https://docs.example.com/hooks/", webhook_key="0123456789abcdef")
     return App.objects.get(public_id=credentials.app_id)
 
 
@@ -59,7 +59,7 @@ def test_tokens_and_keys_are_not_readable_in_the_database(app: App, repository: 
 
 
 def test_a_bearer_token_is_stored_as_its_hash_alone() -> None:
-    credentials = services.onboard("Docs", "https://docs.example.com")
+    credentials = accounts.onboard("Docs", "https://docs.example.com")
     assert len(credentials.bearer_token) == len("docora_") + 64
     found = App.with_bearer(credentials.bearer_token)
     assert found
@@ -82,7 +82,7 @@ def test_keys_rotate_while_old_texts_stay_readable(app: App, repository: Reposit
 @pytest.mark.parametrize("key", ["short", "x" * 501])
 def test_a_webhook_key_has_16_to_500_characters(key: str) -> None:
     with pytest.raises(ValidationError, match="webhook_key"):
-        services.onboard("Docs", "https://docs.example.com", webhook_key=key)
+        accounts.onboard("Docs", "https://docs.example.com", webhook_key=key)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_webhook_key_has_16_to_500_characters(key: str) -> None:
 )
 def test_a_base_url_is_plain_http(url: str) -> None:
     with pytest.raises(ValidationError, match="base_url"):
-        services.onboard("Docs", url)
+        accounts.onboard("Docs", url)
 
 
 @pytest.mark.parametrize("raw", [b"a" * 4096, b"caf\xe9.txt", "naïve/文件.md".encode(), b"new\nline", b"\xff" * 5000])

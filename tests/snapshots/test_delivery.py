@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
-from repositories import clones, queue, services
+from repositories import accounts, clones, queue, services
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from snapshots import delivery, schedule
@@ -137,11 +137,11 @@ def test_an_enabled_endpoint_gets_what_it_has_missed(
 ) -> None:
     watch = services.watch(alice_app, remote.url)
     work()
-    services.disable_app(alice_app, "for a test")
+    accounts.disable_app(alice_app, "for a test")
     remote.commit({"README.md": None, "new.md": "new"})
     snapshot(watch.repository, work)
     assert "new.md" not in alice.files[watch.repository.public_id]
-    services.enable_app(alice_app)
+    accounts.enable_app(alice_app)
     work()
     assert alice.files[watch.repository.public_id] == remote.files()
     assert alice.problems == []

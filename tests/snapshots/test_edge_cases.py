@@ -11,7 +11,7 @@ from pytest_django import Settings
 from docora.demo.bare import Content, executable, submodule, symlink
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import clones, git, services
+from repositories import clones, git_process, services
 from repositories.errors import AccessDenied, GitError, InvalidUrl, Moved, RefNotFound
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.remotes import RemoteUrl
@@ -358,8 +358,8 @@ class TestLimits:
 
     def test_what_git_says_of_a_full_disk_is_understood(self) -> None:
         said = "error: unable to write file: No space left on device\nfatal: index-pack failed"
-        fetching = git._Command(["fetch"], folder=Path("/"), timeout=1)
-        assert git._error(fetching, 128, said).code == "disk-full"
+        fetching = git_process.Command(["fetch"], folder=Path("/"), timeout=1)
+        assert git_process.error_of(fetching, 128, said).code == "disk-full"
 
 
 class TestIgnored:

@@ -9,7 +9,7 @@ from pytest_django import Settings
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import services
+from repositories import accounts, services
 from repositories.models import App, Repository, Watch
 from snapshots import notices
 from snapshots import services as snapshots
@@ -156,7 +156,7 @@ def test_a_ping_says_how_the_endpoint_answers(alice_app: App, alice: Receiver, g
 
 
 def test_an_app_without_a_contact_gets_no_mail(alice_app: App, work: Work) -> None:
-    services.disable_app(alice_app, "for a test")
+    accounts.disable_app(alice_app, "for a test")
     work()
     assert mail.outbox == []
 

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from docora.demo.signatures import docora_signature, standard_signature
-from repositories import services
+from repositories import accounts, services
 from repositories.models import App, Repository, WatchStatus
 from snapshots.changes import Change, Event
 from snapshots.paths import GitPath
@@ -191,7 +191,7 @@ class TestRotation:
     def test_both_keys_verify_the_standard_header(
         self, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
     ) -> None:
-        new = services.rotate_webhook_key(alice_app)
+        new = accounts.rotate_webhook_key(alice_app)
         alice.webhook_keys = (new,)
         services.watch(alice_app, remote.url)
         work()
@@ -205,7 +205,7 @@ class TestRotation:
     def test_a_receiver_that_only_knows_the_old_key_survives_the_overlap(
         self, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
     ) -> None:
-        services.rotate_webhook_key(alice_app)
+        accounts.rotate_webhook_key(alice_app)
         watch = services.watch(alice_app, remote.url)
         work()
         watch.refresh_from_db()
@@ -215,7 +215,7 @@ class TestRotation:
     def test_the_old_key_ends_with_the_overlap(
         self, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
     ) -> None:
-        services.rotate_webhook_key(alice_app, overlap=timedelta(0))
+        accounts.rotate_webhook_key(alice_app, overlap=timedelta(0))
         watch = services.watch(alice_app, remote.url)
         work()
         watch.refresh_from_db()
@@ -226,6 +226,6 @@ class TestRotation:
         from django.core.exceptions import ValidationError
 
         with pytest.raises(ValidationError):
-            services.rotate_webhook_key(alice_app, webhook_key="short")
+            accounts.rotate_webhook_key(alice_app, webhook_key="short")
         alice_app.refresh_from_db()
         assert alice_app.signing_keys == [ALICE_KEY]

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from repositories import services
+from repositories import accounts
 from repositories.models import App
 
 
@@ -21,15 +21,15 @@ class Command(BaseCommand):
         app = App.objects.filter(public_id=options["app_id"]).first()
         if app is None:
             raise CommandError(f"There is no app {options['app_id']}.")
-        self._show(app, services.impact_of_deleting(app))
+        self._show(app, accounts.impact_of_deleting(app))
         if options["dry_run"]:
             return
         if not options["yes"] and input("Delete it? Type yes: ").strip() != "yes":
             raise CommandError("Nothing was deleted.")
-        services.delete_app(app)
+        accounts.delete_app(app)
         self.stdout.write("Deleted.")
 
-    def _show(self, app: App, impact: services.Impact) -> None:
+    def _show(self, app: App, impact: accounts.Impact) -> None:
         self.stdout.write(
             f"{app}\n"
             f"  watches                       {impact.watches}\n"

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
-from repositories import services
+from repositories import accounts
 
 
 class Command(BaseCommand):
@@ -29,7 +29,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            credentials = services.onboard(
+            credentials = accounts.onboard(
                 options["name"],
                 options["base_url"],
                 webhook_key=options["webhook_key"],

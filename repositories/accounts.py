@@ -1,0 +1,136 @@
+"""What can be done with apps: onboard, rotate, disable, enable, and delete with all that hangs on them."""
+
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import Count, Exists, F, OuterRef
+from django.utils import timezone
+
+from repositories import queue
+from repositories.models import App, Repository, Watch, WatchStatus, hash_of
+from repositories.services import NotWatched, hold, unwatch
+
+log = logging.getLogger("docora.repositories")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What an app gets to know once, when it is onboarded."""
+
+    app_id: str
+    bearer_token: str
+    webhook_key: str
+
+
+def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) -> Credentials:
+    bearer_token = _bearer_token()
+    webhook_key = webhook_key or secrets.token_urlsafe(32)
+    app = App(
+        name=name,
+        base_url=base_url.rstrip("/"),
+        bearer_hash=hash_of(bearer_token),
+        webhook_key=webhook_key,
+        **details,
+    )
+    app.full_clean()
+    app.save()
+    return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
+
+
+def rotate_bearer_token(app: App) -> str:
+    """A new bearer token; the old one stops working at once."""
+    bearer_token = _bearer_token()
+    App.objects.filter(pk=app.pk).update(bearer_hash=hash_of(bearer_token))
+    return bearer_token
+
+
+def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
+    """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
+
+    Returns the new key. Rotating again during an overlap forgets the oldest key.
+    """
+    new_key = webhook_key or secrets.token_urlsafe(32)
+    with transaction.atomic():
+        row = App.objects.select_for_update().get(pk=app.pk)
+        row.previous_webhook_key, row.webhook_key = row.webhook_key, new_key
+        row.previous_key_until = timezone.now() + overlap
+        row.full_clean()
+        row.save(update_fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    app.refresh_from_db(fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+    return new_key
+
+
+def disable_app(app: App, reason: str) -> None:
+    """Send nothing more to the endpoint, at once, and write to the app's contact."""
+    with transaction.atomic():
+        rows = App.objects.filter(pk=app.pk, disabled_at=None)
+        if not rows.update(disabled_at=timezone.now(), disabled_reason=reason[:300]):
+            return
+        app.watches.update(
+            status=WatchStatus.FAILED,
+            last_error_code="endpoint-disabled",
+            last_error=reason,
+            generation=F("generation") + 1,
+        )
+        _enqueue_for(app, "snapshots.jobs.mail_disabled")
+    app.refresh_from_db(fields=["disabled_at", "disabled_reason"])
+    log.warning("Disabled the endpoint of %s: %s", app, reason)
+
+
+def enable_app(app: App) -> None:
+    """Send again: everything that the app has missed, found by a fresh comparison."""
+    healthy = {
+        "disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None, "resting_until": None
+    }  # fmt: skip
+    with transaction.atomic():
+        App.objects.filter(pk=app.pk).update(**healthy)
+        app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
+        _enqueue_for(app, "snapshots.jobs.resume_app")
+    app.refresh_from_db(fields=list(healthy))
+    log.info("Enabled the endpoint of %s", app)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What goes with an app."""
+
+    watches: int
+    orphans: tuple[str, ...]
+    files: int
+
+
+def impact_of_deleting(app: App) -> Impact:
+    """Look before `delete_app`: its watches, the repositories that nobody else watches, the files delivered."""
+    others = Watch.objects.exclude(app=app).filter(repository=OuterRef("pk"))
+    orphans = Repository.objects.filter(~Exists(others), watches__app=app)
+    totals = app.watches.aggregate(watches=Count("pk", distinct=True), files=Count("delivered"))
+    return Impact(**totals, orphans=tuple(sorted(map(str, orphans))))
+
+
+def delete_app(app: App) -> None:
+    """Delete the app with its watches, and the repositories that nobody else watches, in one transaction.
+
+    Repositories are locked in one order, so two deletions cannot wait for each other. Their clones are
+    purged one by one: a busy one holds back no other, and no two locks are ever held together.
+    """
+    with transaction.atomic():
+        hold(app)
+        watched = Repository.objects.filter(watches__app=app).order_by("clone_key", "ref")
+        for public_id in watched.values_list("public_id", flat=True):
+            with suppress(NotWatched):
+                unwatch(app, public_id)
+        app.delete()
+    log.info("Deleted the app %s", app)
+
+
+def _bearer_token() -> str:
+    return f"docora_{secrets.token_hex(32)}"
+
+
+def _enqueue_for(app: App, function: str) -> None:
+    name = function.rpartition(".")[2].replace("_", "-")
+    queue.enqueue(queue.DELIVERIES, function, app.pk, job_id=f"{name}-{app.pk}", timeout=60)
