@@ -1,8 +1,8 @@
 """A work horse that stays for more than one job: the reins between it and its worker.
 
-A socket pair, one end each. The worker writes which job is next; the horse writes a mark when it has done one and
-stays. A closed end says the rest: to the horse, that nobody needs it any more; to the worker, that the horse has ended,
-as RQ's own does after every job.
+A socket pair, one end each. The worker writes which job is next; the horse writes a mark when it takes one up, and
+another when it has done it and stays. A closed end says the rest: to the horse, that nobody needs it any more; to the
+worker, that the horse has ended, as RQ's own does after every job.
 """
 
 import contextlib
@@ -18,6 +18,9 @@ from dataclasses import asdict, dataclass
 LIFETIME = 60.0
 # One whose memory has ever grown by more than this had a large job; the next one is small again.
 _GROWTH = 1.25
+# One that does not take up a job within so many seconds is frozen.
+_PATIENCE = 5.0
+_TAKEN = b"!"
 _DONE = b"."
 
 
@@ -48,18 +51,21 @@ class Reins:
     def too_old(self) -> bool:
         return time.monotonic() > self._too_old_at
 
+    def hand(self, order: Order) -> bool:
+        """Give the horse, which has done its job, the next one; False if it is too old, frozen or dead."""
+        with contextlib.suppress(OSError):
+            if not self.too_old and self._worker.recv(1, socket.MSG_DONTWAIT) == _DONE:
+                self._worker.settimeout(_PATIENCE)
+                self._worker.sendall(json.dumps(asdict(order)).encode() + b"\n")
+                taken = self._worker.recv(1) == _TAKEN
+                self._worker.settimeout(None)
+                return taken
+        return False
+
     def has_done_its_job(self) -> bool:
         """Waits; False if the horse ends. The mark is only looked at: a signal may interrupt who waits, at any time."""
         with contextlib.suppress(ConnectionResetError):
-            return self._worker.recv(len(_DONE), socket.MSG_PEEK) == _DONE
-        return False
-
-    def hand(self, order: Order) -> bool:
-        """Give the horse, which has done its job, the next one; False if it is too old, or somebody has killed it."""
-        with contextlib.suppress(OSError):
-            if not self.too_old and self._worker.recv(len(_DONE), socket.MSG_DONTWAIT) == _DONE:
-                self._worker.sendall(json.dumps(asdict(order)).encode() + b"\n")
-                return True
+            return self._worker.recv(1, socket.MSG_PEEK) == _DONE
         return False
 
     def drop(self) -> None:
@@ -89,6 +95,7 @@ class HorseEnd:
         with contextlib.suppress(OSError):  # the worker was killed
             self._end.sendall(_DONE)
             if line := self._orders.readline():
+                self._end.sendall(_TAKEN)
                 return Order(**json.loads(line))
         return None
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
@@ -84,15 +83,11 @@ def test_a_horse_that_has_grown_old_makes_room(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_horse_that_dies_while_it_waits_costs_no_job(
-    cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    cast: Cast, worker: BaseProcess, do: Callable[..., Job], number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(horse, "LIFETIME", 1.0)
-    cast.start(work)
     do()
     (idle,) = horses(cast, 1)
     os.kill(idle, number)
-    if number == signal.SIGSTOP:
-        cast.until(lambda: psutil.Process(idle).create_time() + 1.5 < time.time())
     do()
     _, fresh = horses(cast, 2)
     assert fresh != idle
@@ -126,15 +121,15 @@ def test_a_horse_whose_worker_is_killed_finishes_its_job(
 
 def test_who_is_interrupted_in_waiting_can_wait_again() -> None:
     """The worker's alarm may ring when the mark has been seen and nothing has come of it yet."""
+    order = horse.Order(job_id="job", queue="queue", execution_id="execution")
     reins = horse.Reins()
     pid = os.fork()
     if pid == 0:
-        order = reins.in_the_horse().next_order()
-        os._exit(7 if order == horse.Order(job_id="job", queue="queue", execution_id="execution") else 1)
+        os._exit(7 if reins.in_the_horse().next_order() == order else 1)
     reins.in_the_worker(pid)
     assert [reins.has_done_its_job() for _ in range(2)] == [True, True]
-    assert reins.hand(horse.Order(job_id="job", queue="queue", execution_id="execution"))
+    assert reins.hand(order)
     assert not reins.has_done_its_job()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert not reins.hand(horse.Order(job_id="job", queue="queue", execution_id="execution"))
+    assert not reins.hand(order)
     reins.drop()
