@@ -185,7 +185,8 @@ def _seen_before(repository: Repository, wanted: Iterable[str]) -> dict[str, Dig
 def _store(
     repository: Repository, snapshot: Snapshot, fence: int, difference: _Difference, digests: dict[str, Digest]
 ) -> None:
-    last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
+    base = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
+    last = base.first() if repository.sequence else None
     snapshot.repository = repository
     snapshot.sequence = repository.sequence + 1
     for batch in _batches(old.version_id for old in difference.replaced):

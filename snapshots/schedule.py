@@ -46,8 +46,9 @@ def plan_next_look(repository: Repository, *, changed_now: bool = False) -> None
 
 
 def _last_change(repository: Repository) -> datetime:
-    newest = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
-    return newest.taken_at if newest else repository.created_at
+    newest = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
+    changed = newest.values_list("taken_at", flat=True).first() if repository.sequence else None
+    return changed or repository.created_at
 
 
 def _ask_for_looks() -> int:
