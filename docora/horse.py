@@ -13,8 +13,9 @@ import signal
 import socket
 import time
 from dataclasses import asdict, dataclass
+from weakref import WeakSet
 
-# No horse lives for ever: what jobs have left behind in it goes with it.
+# No older horse gets another job: what jobs have left behind in it goes with it.
 LIFETIME = 60.0
 # One whose memory has ever grown by more than this had a large job; the next one is small again.
 _GROWTH = 1.25
@@ -22,6 +23,18 @@ _GROWTH = 1.25
 _PATIENCE = 5.0
 _TAKEN = b"!"
 _DONE = b"."
+
+
+_workers_ends: WeakSet[socket.socket] = WeakSet()
+
+
+def _close_workers_ends() -> None:
+    """No other child of the worker keeps one open, and so hides from the horse that the worker is gone."""
+    for end in _workers_ends:
+        end.close()
+
+
+os.register_at_fork(after_in_child=_close_workers_ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +49,7 @@ class Reins:
 
     def __init__(self) -> None:
         self._worker, self._horse = socket.socketpair()
+        _workers_ends.add(self._worker)
         self._too_old_at = time.monotonic() + LIFETIME
         self.horse_pid = 0
 
@@ -44,7 +58,6 @@ class Reins:
         self.horse_pid = horse_pid
 
     def in_the_horse(self) -> "HorseEnd":
-        self._worker.close()
         return HorseEnd(self._horse)
 
     @property
@@ -55,12 +68,20 @@ class Reins:
         """Give the horse, which has done its job, the next one; False if it is too old, frozen or dead."""
         with contextlib.suppress(OSError):
             if not self.too_old and self._worker.recv(1, socket.MSG_DONTWAIT) == _DONE:
-                self._worker.settimeout(_PATIENCE)
                 self._worker.sendall(json.dumps(asdict(order)).encode() + b"\n")
-                taken = self._worker.recv(1) == _TAKEN
-                self._worker.settimeout(None)
-                return taken
+                return self._is_taken()
         return False
+
+    def _is_taken(self) -> bool:
+        self._worker.settimeout(_PATIENCE)
+        try:
+            return self._worker.recv(1) == _TAKEN
+        except TimeoutError:
+            # From here on the horse cannot say it any more, and so does not begin.
+            self._worker.shutdown(socket.SHUT_RD)
+            return self._worker.recv(1, socket.MSG_DONTWAIT) == _TAKEN
+        finally:
+            self._worker.settimeout(None)
 
     def has_done_its_job(self) -> bool:
         """Waits; False if the horse ends. The mark is only looked at: a signal may interrupt who waits, at any time."""
@@ -75,6 +96,8 @@ class Reins:
     def put_down(self) -> None:
         """For a horse that has nothing to do: end it now, even if it is frozen."""
         self.drop()
+        if not self.horse_pid:
+            return
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.horse_pid, signal.SIGKILL)
             os.waitpid(self.horse_pid, 0)
@@ -82,8 +105,6 @@ class Reins:
 
 class HorseEnd:
     def __init__(self, end: socket.socket) -> None:
-        # Another child of the worker may have a copy of its end, and so hide that it is closed.
-        end.settimeout(2 * LIFETIME)
         self._end = end
         self._orders = end.makefile("rb")
         self._usual_memory = _peak_memory() * _GROWTH

@@ -32,6 +32,7 @@ class Worker(RqWorker):
         super().__init__(*args, **kwargs)
         self.connection.connection_pool.connection_kwargs.update(ANONYMOUS)
         self._horse_was_killed = False
+        self._killed_by_us = False
         self._reins: Reins | None = None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
@@ -42,14 +43,22 @@ class Worker(RqWorker):
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """The horse of the last job goes on with this one, unless it is time for a new one."""
-        if self._reins and self.execution:
-            if self._reins.hand(Order(job_id=job.id, queue=queue.name, execution_id=self.execution.id)):
-                self._horse_pid = self._reins.horse_pid
-                return
-            self._reins.put_down()
-        self._reins = Reins()
-        super().fork_work_horse(job, queue)
-        self._reins.in_the_worker(self.horse_pid)
+        self._killed_by_us = False
+        if not self._hand_over(job, queue):
+            self._reins = Reins()
+            super().fork_work_horse(job, queue)
+            self._reins.in_the_worker(self.horse_pid)
+        if self._stop_requested:  # before there was a horse to be told
+            os.kill(self.horse_pid, STOP_WAITING)
+
+    def _hand_over(self, job: Job, queue: Queue) -> bool:
+        if self._reins is None or self.execution is None:
+            return False
+        if self._reins.hand(Order(job_id=job.id, queue=queue.name, execution_id=self.execution.id)):
+            self._horse_pid = self._reins.horse_pid
+            return True
+        self._put_horse_down()
+        return False
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
         """In the horse: one job after the other, for as long as they end well."""
@@ -72,12 +81,16 @@ class Worker(RqWorker):
             release_leftovers(job.id)
 
     def wait_for_horse(self) -> Any:
-        if self._reins and self._reins.has_done_its_job():
+        if self._reins and not self._killed_by_us and self._reins.has_done_its_job():
             return self.horse_pid, os.EX_OK, None
         pid, status, usage = super().wait_for_horse()
         self._horse_was_killed = status != os.EX_OK
         self._drop_reins()
         return pid, status, usage
+
+    def kill_horse(self, *args: Any, **kwargs: Any) -> None:
+        super().kill_horse(*args, **kwargs)
+        self._killed_by_us = True
 
     def monitor_work_horse(self, job: Job, queue: Queue) -> None:
         """RQ's own hook for a killed horse is not called when a job is stopped or the worker is forced to end."""
@@ -111,16 +124,24 @@ class Worker(RqWorker):
     def run_maintenance_tasks(self) -> None:
         """Every few seconds, between jobs: an idle worker does not keep the memory of a horse for long."""
         if self._reins and self._reins.too_old:
-            self._reins.put_down()
-            self._reins = None
+            self._put_horse_down()
         super().run_maintenance_tasks()
 
+    def _put_horse_down(self) -> None:
+        reins, self._reins = self._reins, None
+        if reins:
+            reins.put_down()
+
     def _drop_reins(self) -> None:
-        if self._reins:
-            self._reins.drop()
-            self._reins = None
+        # Forgotten first: RQ's alarm may ring between the two.
+        reins, self._reins = self._reins, None
+        if reins:
+            reins.drop()
 
     def teardown(self) -> None:
-        self._drop_reins()
+        if self.horse_pid:
+            self._drop_reins()  # it is left to finish its job
+        else:
+            self._put_horse_down()
         super().teardown()
         shutdown_repo_lock()

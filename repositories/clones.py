@@ -5,6 +5,7 @@ tear nor take it away. Whatever writes takes `held`, the proof that the lock is 
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -121,7 +122,7 @@ def refresh(
     _check_room()
     with held.inherit():  # no git of an earlier holder is running any more
         _sweep(clone_key)
-    if _has_format(folder, tip.object_format) and not anew:
+    if not anew and _has_format(folder, tip.object_format):
         try:
             _fetch_and_pin(folder, source, held)
         except CloneDamaged as error:
@@ -241,7 +242,6 @@ def _draft_prefix(clone_key: str) -> str:
 
 def _clone(clone_key: str, source: _Source, held: HeldLock) -> None:
     draft = _aside("drafts", _draft_prefix(clone_key))
-    draft.mkdir()
     try:
         _lay_out(draft, source.tip.object_format)
         _fetch_and_pin(draft, source, held)
@@ -253,17 +253,22 @@ def _clone(clone_key: str, source: _Source, held: HeldLock) -> None:
 
 
 def _lay_out(folder: Path, object_format: str) -> None:
-    """What `git init --bare` makes, without the start of a git."""
-    for name in ("objects", "refs"):
-        (folder / name).mkdir()
-    (folder / "HEAD").write_text("ref: refs/heads/main\n")
-    (folder / "config").write_text(_CONFIGS[object_format])
+    """All that git needs of what `git init --bare` makes, without the start of a git."""
+    try:
+        for name in ("objects", "refs"):
+            (folder / name).mkdir(parents=True)
+        (folder / "HEAD").write_text("ref: refs/heads/main\n")
+        (folder / "config").write_text(_CONFIGS[object_format])
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"{error.strerror} where the clones are.") from None
+        raise
 
 
 def _has_format(folder: Path, object_format: str) -> bool:
     """A host may change a repository's hash; a clone cannot."""
-    with contextlib.suppress(FileNotFoundError):
-        return ("sha256" in (folder / "config").read_text()) == (object_format == "sha256")
+    with contextlib.suppress(OSError):
+        return (b"sha256" in (folder / "config").read_bytes()) == (object_format == "sha256")
     return False
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 
 import psutil
@@ -44,7 +45,9 @@ def horses(cast: Cast, count: int) -> list[int]:
 
 def has_ended(pid: int) -> bool:
     """Also if nobody has asked for its exit status yet, as for an orphan in a container."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    return True
 
 
 def test_one_horse_does_one_job_after_the_other(cast: Cast, worker: BaseProcess, do: Callable[..., Job]) -> None:
@@ -71,10 +74,10 @@ def test_after_a_job_that_failed_or_was_large_comes_a_fresh_horse(
 def test_a_horse_that_has_grown_old_makes_room(
     cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horse, "LIFETIME", 0.5)
+    monkeypatch.setattr(horse, "LIFETIME", 3.0)
     cast.start(work)
     do()
-    do(seconds=0.6)
+    do(seconds=3.1)
     do()
     one, same, fresh = horses(cast, 3)
     assert one == same != fresh
@@ -119,13 +122,74 @@ def test_a_horse_whose_worker_is_killed_finishes_its_job(
     cast.until(lambda: has_ended(busy))
 
 
+def test_no_other_child_hides_from_the_horse_that_its_worker_is_gone() -> None:
+    """Such as RQ's scheduler, which is forked anew when it has died."""
+    reins = horse.Reins()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if reins.in_the_horse().next_order() is None else 1)
+    reins.in_the_worker(pid)
+    other = os.fork()
+    if other == 0:
+        signal.pause()
+    assert reins.has_done_its_job()
+    reins.drop()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.kill(other, signal.SIGKILL)
+    os.waitpid(other, 0)
+
+
+def test_a_job_that_outlasts_the_alarm_of_its_worker_keeps_its_horse(
+    cast: Cast, worker: BaseProcess, do: Callable[..., Job]
+) -> None:
+    do()
+    do(seconds=5.5)
+    do()
+    assert len(set(horses(cast, 3))) == 1
+
+
+def test_a_horse_that_is_killed_in_a_later_job_costs_that_job_alone(
+    cast: Cast, worker: BaseProcess, do: Callable[..., Job]
+) -> None:
+    do()
+    (busy,) = horses(cast, 1)
+    killed = do(seconds=30)
+    cast.until(lambda: killed.get_status(refresh=True) == JobStatus.STARTED)
+    os.kill(busy, signal.SIGKILL)
+    do()
+    _, fresh = horses(cast, 2)
+    assert fresh != busy
+    assert killed.get_status(refresh=True) == JobStatus.FAILED
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["warm", "cold"])
+def test_a_worker_that_is_to_end_ends_its_busy_horse(
+    cast: Cast, worker: BaseProcess, do: Callable[..., Job], signals: int
+) -> None:
+    """At once when it is asked twice; else when the job is done."""
+    do()
+    (busy,) = horses(cast, 1)
+    job = do(seconds=2 if signals == 1 else 60)
+    cast.until(lambda: job.get_status(refresh=True) == JobStatus.STARTED)
+    for _ in range(signals):
+        send(worker, signal.SIGTERM)
+        worker.join(1.2)  # a second signal within a second counts as the same one
+    worker.join(15)
+    assert worker.exitcode == 0
+    assert has_ended(busy)
+    assert len(cast.journal.read_text().split()) == (2 if signals == 1 else 1)
+
+
 def test_who_is_interrupted_in_waiting_can_wait_again() -> None:
     """The worker's alarm may ring when the mark has been seen and nothing has come of it yet."""
     order = horse.Order(job_id="job", queue="queue", execution_id="execution")
     reins = horse.Reins()
     pid = os.fork()
     if pid == 0:
-        os._exit(7 if reins.in_the_horse().next_order() == order else 1)
+        try:
+            os._exit(7 if reins.in_the_horse().next_order() == order else 1)
+        finally:
+            os._exit(1)
     reins.in_the_worker(pid)
     assert [reins.has_done_its_job() for _ in range(2)] == [True, True]
     assert reins.hand(order)

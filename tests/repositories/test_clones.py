@@ -95,6 +95,7 @@ def _zero(path: Path) -> int:
         pytest.param(lambda clone: [pack.unlink() for pack in clone.glob("objects/pack/*")], id="no objects"),
         pytest.param(lambda clone: (clone / "HEAD").unlink(), id="no HEAD"),
         pytest.param(lambda clone: (clone / "config").write_text("[core"), id="broken config"),
+        pytest.param(lambda clone: (clone / "config").write_bytes(b"\xff\xfe\0"), id="binary config"),
         pytest.param(lambda clone: (clone / "shallow").write_text("nonsense\n"), id="broken shallow"),
     ],
 )
