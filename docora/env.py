@@ -117,15 +117,18 @@ def _host(text: str) -> str:
     return text.lower()
 
 
-def _fernet_key(text: str) -> str:
+def _fernet_keys(name: str, meaning: str, *, shown: str) -> tuple[str, ...]:
     from cryptography.fernet import Fernet
 
-    try:
-        Fernet(text)
-    except ValueError:
-        # Not the value itself: it is a secret, even a wrong one.
-        raise ImproperlyConfigured("ENCRYPTION_KEYS: expected Fernet keys (32 bytes in URL-safe base64)") from None
-    return text
+    def parse(text: str) -> str:
+        try:
+            Fernet(text)
+        except ValueError:
+            # Not the value itself: it is a secret, even a wrong one.
+            raise ImproperlyConfigured(f"{name}: expected Fernet keys (32 bytes in URL-safe base64)") from None
+        return text
+
+    return _list(name, "Fernet keys", parse, (), meaning, shown=shown)
 
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -156,13 +159,13 @@ CSRF_TRUSTED_ORIGINS = _list(
     shown="",
 )
 SECURE = _boolean("DOCORA_SECURE", False, "served over https only: secure cookies, redirects from http, HSTS")
-ENCRYPTION_KEYS = _list(
+ENCRYPTION_KEYS = _fernet_keys(
     "ENCRYPTION_KEYS",
-    "Fernet keys",
-    _fernet_key,
-    (),
     "keys that encrypt tokens and webhook keys at rest, newest first; the older ones still decrypt",
     shown="generated once in `DOCORA_DATA_DIR/keys`",
+)
+ENCRYPTION_KEYS += _fernet_keys(
+    "ENCRYPTION_KEY", "the one key of earlier installations: counts behind those of `ENCRYPTION_KEYS`", shown=""
 )
 DATABASE_URL = _secret(
     "DATABASE_URL",

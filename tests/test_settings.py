@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from docora import env
 
@@ -40,10 +41,21 @@ def test_a_wrong_value_stops_the_start_with_its_name(data_dir: Path, name: str, 
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_wrong_encryption_key_is_not_printed(data_dir: Path) -> None:
-    result = check(data_dir, ENCRYPTION_KEYS="hunter2")
-    assert result.stderr.startswith("docora: ENCRYPTION_KEYS: expected Fernet keys")
+@pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "ENCRYPTION_KEY"])
+def test_a_wrong_encryption_key_is_not_printed(data_dir: Path, name: str) -> None:
+    result = check(data_dir, **{name: "hunter2"})
+    assert result.stderr.startswith(f"docora: {name}: expected Fernet keys")
     assert "hunter2" not in result.stderr
+
+
+def test_the_one_key_of_earlier_installations_still_decrypts(data_dir: Path) -> None:
+    old, new = (Fernet.generate_key().decode() for _ in range(2))
+    show = ["-c", "from docora.settings import ENCRYPTION_KEYS; print(*ENCRYPTION_KEYS)"]
+    environment = {"DOCORA_DATA_DIR": str(data_dir), "ENCRYPTION_KEY": old}
+    for keys, expected in (({}, [old]), ({"ENCRYPTION_KEYS": new}, [new, old])):
+        shown = subprocess.check_output([sys.executable, *show], cwd=ROOT, env=environment | keys, text=True)
+        assert shown.split() == expected
+    assert not (data_dir / "keys" / "encryption_key").exists()
 
 
 def test_keys_are_generated_once_and_for_their_owner_only(data_dir: Path) -> None:
