@@ -1,16 +1,25 @@
 """Puts the jobs of killed workers back on their queues: not lost, not failed, no retry spent.
 
+What waits for a later time does not wait for a dead worker either, which would hold RQ's scheduler lock for a minute.
+
 Call it only for workers whose processes, horses included, are gone. Workers are named by the mark of
 their process, so that a run's own jobs are told from those of other hosts on the same Redis.
 """
 
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
+import psutil
 from redis import Redis
 from rq import Queue, Worker
+from rq.exceptions import SchedulerNotFound
 from rq.executions import Execution
 from rq.job import Job
+from rq.scheduler import RQScheduler
+from rq.scripts import release_lock
 from rq.serializers import JSONSerializer
+from rq.utils import as_text
 
 from docora.processes import is_within
 from repositories import queue as queues
@@ -28,6 +37,8 @@ def put_back(scope: str, connection: Redis) -> list[str]:
     for worker in Worker.all(connection=connection):
         if is_within(worker.name, scope):
             worker.register_death()  # type: ignore[no-untyped-call]
+    for queue in _queues(connection):
+        _free_scheduler_lock(queue)
     return returned
 
 
@@ -78,6 +89,16 @@ def _free_locks(job_id: str) -> None:
     for status in lock_status():
         if status.holder.job_id == job_id:
             release_after_kill(job_id, status.holder.pid)
+
+
+def _free_scheduler_lock(queue: Queue) -> None:
+    """If its holder on this host is dead; then the next worker takes it."""
+    key = RQScheduler.get_locking_key(queue.name)
+    name = as_text(queue.connection.get(key) or b"")
+    with suppress(SchedulerNotFound):
+        holder = RQScheduler.fetch(name, connection=queue.connection)
+        if holder.hostname == socket.gethostname() and not psutil.pid_exists(holder.pid):
+            release_lock(queue.connection, key, name)
 
 
 def _return_taken(job_id: str, queue: Queue) -> bool:

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from pytest_django import Settings
 from rq import Queue
 from rq.executions import Execution
+from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 
 from docora import children, interrupted, preflight, processes
@@ -23,6 +25,7 @@ from docora.children import Child, Program
 from docora.preflight import StartError
 from docora.signals import StopRequests
 from repositories.repo_lock import lock_status, repo_lock
+from tests.service import wait_until
 
 NOBODY = 65534
 
@@ -222,6 +225,33 @@ def test_the_lock_of_a_killed_job_is_free_at_once(valkey: redis.Redis, settings:
     assert [status.holder.job_id for status in lock_status()] == ["interrupted"]
     interrupted.put_back("dead", valkey)
     assert lock_status() == []
+
+
+def scheduler_on(connection: redis.Redis, name: str) -> Any:
+    return RQScheduler(["snapshots"], connection=connection, name=name)
+
+
+def schedule_for_ever(url: str, name: str) -> None:
+    scheduler = scheduler_on(redis.Redis.from_url(url), name)
+    scheduler.acquire_locks()
+    scheduler.register_birth()
+    signal.pause()
+
+
+@pytest.mark.slow
+def test_a_dead_scheduler_holds_up_no_other_and_a_living_one_is_left_alone(
+    valkey: redis.Redis, settings: Settings
+) -> None:
+    process = get_context("fork").Process(target=schedule_for_ever, args=(settings.REDIS_URL, "theirs"))
+    process.start()
+    wait_until(lambda: bool(valkey.exists("rq:scheduler:theirs")), "the scheduler starts")
+    ours = scheduler_on(valkey, "ours")
+    interrupted.put_back("dead", valkey)
+    assert ours.acquire_locks() == set()
+    process.kill()
+    process.join()
+    interrupted.put_back("dead", valkey)
+    assert ours.acquire_locks() == {"snapshots"}
 
 
 @pytest.mark.slow
