@@ -27,6 +27,7 @@ log = logging.getLogger("docora.snapshots")
 
 T = TypeVar("T")
 _BATCH = 500
+_TOO_LARGE = "too-large"
 _MOST_LEFT_OUT = 1000
 
 
@@ -111,12 +112,18 @@ _Found = tuple[dict[bytes, Entry | None], dict[bytes, _Known]]
 
 
 def _changes_since_last(repository: Repository, commit: str, blobs: Blobs) -> _Found | None:
-    """None if the last commit is not there any more, or if other paths are ignored now."""
+    """None if the last commit is not there any more, or if something else is ignored or too large now."""
     last = repository.commit_sha
-    if not last or not blobs.has(clones.pin_of(last)):
+    if not last or not blobs.has(clones.pin_of(last)) or _limit_was_raised(repository):
         return None
     found = dict(trees.differences(blobs, last, commit))
     return None if ignore.RULES in found else (found, _known(repository, found))
+
+
+def _limit_was_raised(repository: Repository) -> bool:
+    snapshots = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
+    left_out = snapshots.values_list("left_out", flat=True).first() or []
+    return any(item["reason"] == _TOO_LARGE and item["size"] <= settings.MAX_FILE_BYTES for item in left_out)
 
 
 def _all_changes(repository: Repository, commit: str, blobs: Blobs) -> _Found:
@@ -127,7 +134,10 @@ def _all_changes(repository: Repository, commit: str, blobs: Blobs) -> _Found:
 
 
 def _as_entry(path: bytes, known: _Known | None) -> Entry | None:
-    return Entry(path, known.mode, known.blob) if known else None
+    """What the manifest has; what was too large and fits now is as good as new."""
+    if known is None or (not known.sha256 and known.size <= settings.MAX_FILE_BYTES):
+        return None
+    return Entry(path, known.mode, known.blob)
 
 
 def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
@@ -137,7 +147,7 @@ def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str,
     items += [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
     for path, entry in difference.present.items():
         if not digests[entry.blob].sha256:
-            items.append({"path": GitPath(path).text, "reason": "too-large", "size": digests[entry.blob].size})
+            items.append({"path": GitPath(path).text, "reason": _TOO_LARGE, "size": digests[entry.blob].size})
     return items[:_MOST_LEFT_OUT]
 
 

@@ -291,6 +291,31 @@ class TestLimits:
         work()
         assert set(bob.files[watch.repository.public_id]) == {"README.md", "docs/start.md"}
 
+    @pytest.mark.parametrize("by", ["a commit", "a new clone"])
+    def test_a_raised_limit_brings_back_what_fits_now(
+        self,
+        watch: Watch,
+        alice: Receiver,
+        remote: HostedRepository,
+        look: Look,
+        work: Work,
+        settings: Settings,
+        by: str,
+    ) -> None:
+        settings.MAX_FILE_BYTES = 100
+        remote.commit({"large.txt": b"x" * 101, "larger.txt": b"x" * 300})
+        look()
+        assert len(left_out()) == 2
+        settings.MAX_FILE_BYTES = 200
+        if by == "a commit":
+            remote.commit({"another.txt": b"x"})
+            look()
+        else:
+            services.reclone(watch.repository)
+            work()
+        assert alice.files[watch.repository.public_id].keys() == remote.files().keys() - {"larger.txt"}
+        assert [(item["path"], item["size"]) for item in left_out()] == [("larger.txt", 300)]
+
     def test_a_large_file_that_is_deleted_is_deleted(
         self, watch: Watch, alice: Receiver, remote: HostedRepository, look: Look, settings: Settings
     ) -> None:
