@@ -73,7 +73,7 @@ def test_after_fifty_kills_everything_arrives(tmp_path: Path) -> None:
 def test_a_failed_look_is_tried_again_by_itself_and_at_once_when_somebody_asks(tmp_path: Path) -> None:
     """The scheduler's tick is out of the way: it is the worker that comes back after the pause."""
     never = {"SCAN_INTERVAL": "3600", "RESCAN_INTERVAL": "3600", "DOCORA_MIN_RESCAN_INTERVAL": "3600"}
-    with scene(tmp_path, apps=1, RETRY_BASE_DELAY="1", CIRCUIT_BREAKER_THRESHOLD="20", **never) as play:
+    with scene(tmp_path, apps=1, RETRY_BASE_DELAY="3", CIRCUIT_BREAKER_THRESHOLD="20", **never) as play:
         repository = play.host.create("acme/handbook")
         repository.commit({"a.md": "a"})
         files, faults = play.receivers[0].files, play.host.faults
@@ -83,7 +83,7 @@ def test_a_failed_look_is_tried_again_by_itself_and_at_once_when_somebody_asks(t
         repository.commit({"b.md": "b"})
         with faults.put(GitFault(status=503)):
             play.service.manage("snapshot", repository.url)
-            wait_until(lambda: _failures(play) >= 5, "the pause has grown to 16 s")
+            wait_until(lambda: _failures(play) >= 3, "the pause has grown to 12 s")
         play.service.manage("snapshot", repository.url)
         wait_until(lambda: repository.files() in files.values(), "the request ends the pause", 8)
 
