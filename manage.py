@@ -5,7 +5,16 @@ import os
 import sys
 
 
+def have_streams() -> None:
+    """Who starts us may have closed them; what is opened next would get their numbers, and what is printed."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 def main() -> None:
+    have_streams()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "docora.settings")
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured

@@ -72,6 +72,12 @@ def test_a_new_data_directory_is_for_its_owner_only(data_dir: Path) -> None:
     assert (data_dir / "made" / "here").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_command_runs_also_where_nobody_reads_what_it_prints(data_dir: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir)}
+    command = ["sh", "-c", 'exec "$0" manage.py check <&- >&- 2>&-', sys.executable]
+    assert subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+
+
 def test_every_setting_is_documented_as_it_is() -> None:
     documented = [
         tuple(cell.strip() for cell in line.strip("|\n").split("|"))
