@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 # No older horse gets another job: what jobs have left behind in it goes with it.
 LIFETIME = 60.0
-# One whose memory has ever grown by more than this had a large job; the next one is small again.
-_GROWTH = 1.25
+# One whose memory has ever grown beyond this had a large job; the next one is small again.
+_GROWTH = 1.5
 # One that does not take up a job within so many seconds is frozen.
 _PATIENCE = 5.0
 _TAKEN = b"!"
