@@ -1,6 +1,7 @@
 """Which token may read a repository now, and which watch takes the blame when it may not."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -10,7 +11,7 @@ from django.utils import timezone
 
 from repositories import clones, queue
 from repositories.clones import Remote, Tip
-from repositories.errors import AccessDenied
+from repositories.errors import AccessDenied, GitError, RefNotFound
 from repositories.models import Repository, Watch, WatchStatus
 
 
@@ -41,15 +42,26 @@ def prove(watch: Watch) -> None:
         return
     try:
         _ask(watch.repository, watch.token, [watch])
+    except RefNotFound:
+        _note_proof([watch])  # the host let us in; what was read of the branch before it went may be told and shown
     except AccessDenied as error:
         blame([watch], error)
         raise
 
 
+def ask_again(repository: Repository) -> None:
+    """Whether a token that was refused is accepted again; one that lacks something is asked when it is told."""
+    refused = repository.watches.filter(access_denied_at__isnull=False, synced_sequence=repository.sequence)
+    for watch in refused:
+        with suppress(GitError):
+            _ask(repository, watch.token, [watch])
+
+
 def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
     """These watches fail, nobody else. Each is told once, when it begins: not again while its token stays refused."""
     for watch in watches:
-        rows = Watch.objects.filter(pk=watch.pk)
+        # Not if the token was changed, or accepted, while the host was being asked.
+        rows = Watch.objects.filter(pk=watch.pk, access_proven_at=watch.access_proven_at)
         reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
         if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
             job_id = f"refusal-{watch.pk}"
@@ -78,6 +90,8 @@ def _note_proof(watches: list[Watch]) -> None:
     """An unchanged repository costs no row: a proof is written down when the last one has aged."""
     now = timezone.now()
     aged = now - timedelta(seconds=settings.ACCESS_PROOF_AGE / 2)
-    stale = [w.pk for w in watches if w.access_denied_at or not w.access_proven_at or w.access_proven_at < aged]
+    stale = [w for w in watches if w.access_denied_at or not w.access_proven_at or w.access_proven_at < aged]
+    for watch in stale:
+        watch.access_proven_at, watch.access_denied_at = now, None
     if stale:
-        Watch.objects.filter(pk__in=stale).update(access_proven_at=now, access_denied_at=None)
+        Watch.objects.filter(pk__in=[w.pk for w in stale]).update(access_proven_at=now, access_denied_at=None)

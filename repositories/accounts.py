@@ -31,7 +31,7 @@ def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) 
     webhook_key = webhook_key or secrets.token_urlsafe(32)
     app = App(
         name=name,
-        base_url=base_url.rstrip("/"),
+        base_url=base_url,
         bearer_hash=hash_of(bearer_token),
         webhook_key=webhook_key,
         **details,

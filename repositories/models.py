@@ -95,6 +95,9 @@ class App(models.Model):
     def __str__(self) -> str:
         return f"{self.name} ({self.public_id})"
 
+    def clean(self) -> None:
+        self.base_url = self.base_url.rstrip("/")
+
     @property
     def signing_keys(self) -> list[str]:
         """The webhook key and, during a rotation, the one before it."""
@@ -208,7 +211,6 @@ class Watch(models.Model):
         "retry_at": None,
         "last_error_code": "",
         "last_error": "",
-        "access_denied_at": None,
     }
 
     class Meta:

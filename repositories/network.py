@@ -14,11 +14,14 @@ _NEVER_PUBLIC = [
     ipaddress.ip_network(text)
     for text in (
         "100.64.0.0/10",  # carrier-grade NAT
+        "168.63.129.16/32",  # the host of a virtual machine at Azure
+        "192.0.0.0/24",  # protocol assignments, and the metadata of some clouds
         "192.88.99.0/24",  # 6to4 relays
         "64:ff9b::/96",  # NAT64
         "64:ff9b:1::/48",  # NAT64, local use
         "2001::/32",  # Teredo
         "2002::/16",  # 6to4
+        "3fff::/20",  # documentation
         "fec0::/10",  # site-local
     )
 ]

@@ -75,9 +75,9 @@ def change_token(app: App, repository_id: str, token: str) -> None:
         raise TokenRefused(f"The new token cannot read the repository: {error}") from None
     with _locked(repository_id) as repository:
         watches = repository.watches.filter(app=app)
-        if not watches.update(token=token, access_proven_at=timezone.now(), **Watch.FRESH):
+        if not watches.update(token=token, access_proven_at=timezone.now(), access_denied_at=None, **Watch.FRESH):
             raise NotWatched
-        Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
+        _close_circuit(repository)
         request_snapshot(repository)
 
 
@@ -104,8 +104,18 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
 def reset_circuit(repository: Repository) -> None:
     """Forget the failures and look at once."""
     with transaction.atomic():
-        Repository.objects.filter(pk=repository.pk).update(**Repository.HEALTHY)
+        _close_circuit(repository)
         request_snapshot(repository)
+
+
+def _close_circuit(repository: Repository) -> None:
+    """Forget the failures; if they had opened it, the apps that want to know are told that it is closed."""
+    rows = Repository.objects.filter(pk=repository.pk)
+    was_open = rows.exclude(circuit_open_until=None).exists()
+    rows.update(**Repository.HEALTHY)
+    if was_open:
+        job_id = f"recovery-{repository.pk}"
+        queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_recovery", repository.pk, job_id=job_id, timeout=60)
 
 
 def reclone(repository: Repository) -> None:

@@ -41,6 +41,7 @@ from snapshots.content import Content, Span
 from snapshots.models import FileVersion, Snapshot
 from snapshots.ranges import span_of
 from snapshots.reading import readable_watch
+from snapshots.reasons import sentence_of
 
 __all__ = ["router"]
 
@@ -63,7 +64,7 @@ class Circuit(Schema):
             status="open" if until and until > timezone.now() else "closed",
             consecutive_failures=repository.consecutive_failures,
             threshold=settings.CIRCUIT_BREAKER_THRESHOLD,
-            cooldown_until=until,
+            cooldown_until=until if until and until > timezone.now() else None,
         )
 
 
@@ -106,16 +107,16 @@ class RepositoryState(WatchedRepository):
             synced_at=watch.synced_at,
             retry_count=watch.retry_count,
             retry_at=watch.retry_at,
-            last_error=_last_error(watch, repository),
+            last_error=_last_error(watch),
             circuit=Circuit.of(repository),
         )
 
 
-def _last_error(*concerned: Watch | Repository) -> LastError | None:
-    for row in concerned:
-        if row.last_error_code:
-            return LastError(code=row.last_error_code, message=row.last_error)
-    return None
+def _last_error(watch: Watch) -> LastError | None:
+    if watch.last_error_code:
+        return LastError(code=watch.last_error_code, message=watch.last_error)
+    code = watch.repository.last_error_code
+    return LastError(code=code, message=sentence_of(code)) if code else None
 
 
 class LeftOut(Schema):

@@ -13,6 +13,7 @@ from django.utils import timezone
 from repositories.errors import DocoraError
 from repositories.models import Repository, WatchStatus
 from snapshots import notices
+from snapshots.reasons import sentence_of
 
 log = logging.getLogger("docora.circuit")
 
@@ -73,7 +74,7 @@ def _tell_watches(repository: Repository, error: DocoraError, failures: int) -> 
         status=WatchStatus.FAILED if out_of_attempts else WatchStatus.PENDING,
         retry_count=failures,
         last_error_code=error.code,
-        last_error=str(error),
+        last_error=sentence_of(error.code),
     )
 
 

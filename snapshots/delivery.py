@@ -24,14 +24,15 @@ from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import HeldLock, repo_lock
 from snapshots import endpoint
 from snapshots.models import Snapshot
-from snapshots.run import DeliveryFailed, FileMessage, Outdated, Run, WatchGone
+from snapshots.run import DeliveryFailed, FileMessage, Outdated, Run, TakesLong, WatchGone
 from snapshots.webhooks import WebhookClient
 
 log = logging.getLogger("docora.delivery")
 
 # A longer run goes to the back of its queue, so that a huge repository does not hold a worker for hours.
 _BUDGET = 120.0
-_JOB_TIMEOUT = 1800
+# The slow lane has the time for one file of a gibibyte in pieces that take seconds each.
+_JOB_TIMEOUT = 6 * 3600
 # What others write to a watch while its run waits to begin.
 _MAY_HAVE_CHANGED = (
     "status", "synced_sequence", "generation", "resyncs", "retry_count", "access_denied_at", "access_proven_at"
@@ -144,6 +145,9 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
         return None
     except DeliveryFailed as error:
         return _after_failure(watch, error, lane)
+    except TakesLong as error:
+        _go_to_slow_lane(watch, str(error))
+        return None
     except (GitError, ForbiddenAddress) as error:
         return _put_off(watch, error)
 
@@ -164,11 +168,13 @@ def _tell(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock) -> bool:
             WebhookClient[FileMessage](watch.app, timeout=timeout) as client,
             clones.open_blobs(watch.repository.clone_key) as blobs,
         ):
-            told = Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET).tell_all()
+            gives_way = lane != queue.SLOW_DELIVERIES
+            told = Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET, gives_way=gives_way).tell_all()
     except Outdated:
         return False
     if told.everything:
         _record_synced(watch, snapshot)
+    if told.everything and told.accepted_some:
         endpoint.note_success(watch.app, slowest=told.slowest)
     return told.everything
 
@@ -186,15 +192,15 @@ def _record_synced(watch: Watch, snapshot: Snapshot) -> None:
 
 def _settle_status(watch: Watch) -> None:
     """A watch that had nothing to be told is in sync, whatever it waited for."""
-    rows = Watch.objects.filter(pk=watch.pk, synced_sequence__gt=0, synced_sequence=watch.synced_sequence)
-    rows.exclude(status=WatchStatus.SYNCED).update(**Watch.FRESH | {"status": WatchStatus.SYNCED})
+    told = Watch.objects.filter(pk=watch.pk, synced_sequence__gt=0, synced_sequence=watch.synced_sequence)
+    waiting = told.filter(access_denied_at=None).exclude(status=WatchStatus.SYNCED)
+    waiting.update(**Watch.FRESH | {"status": WatchStatus.SYNCED})
 
 
 def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | None:
     app, answer = watch.app, failure.answer
     if answer.timed_out and lane != queue.SLOW_DELIVERIES:
-        endpoint.move_to_slow_lane(app)
-        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.PENDING)
+        _go_to_slow_lane(watch, answer.error)
         return None
     endpoint.note_failure(app, accepted_some=failure.accepted_some)
     if reason := endpoint.reason_to_disable(app, answer):
@@ -202,11 +208,18 @@ def _after_failure(watch: Watch, failure: DeliveryFailed, lane: str) -> float | 
         return None
     if answer.retry_after:
         endpoint.let_rest(app, answer.retry_after)
-    return _put_off(watch, failure, at_least=answer.retry_after or 0.0)
+    return _put_off(watch, failure, at_least=answer.retry_after or 0.0, afresh=failure.made_progress)
 
 
-def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0) -> float:
-    attempts = watch.retry_count + 1
+def _go_to_slow_lane(watch: Watch, reason: str) -> None:
+    """Who looks again asks for it there."""
+    endpoint.move_to_slow_lane(watch.app, reason)
+    Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.PENDING)
+
+
+def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0, afresh: bool = False) -> float:
+    """The pauses grow from attempt to attempt, but not for an endpoint that takes a part each time."""
+    attempts = 1 if afresh else watch.retry_count + 1
     pause = max(endpoint.pause_after(attempts), at_least)
     Watch.objects.filter(pk=watch.pk).update(
         status=WatchStatus.PENDING if attempts < settings.MAX_RETRY_ATTEMPTS else WatchStatus.FAILED,

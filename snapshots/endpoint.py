@@ -37,10 +37,10 @@ def rest_of(app: App) -> float:
     return max(0.0, (app.resting_until - timezone.now()).total_seconds()) if app.resting_until else 0.0
 
 
-def move_to_slow_lane(app: App) -> None:
+def move_to_slow_lane(app: App, reason: str) -> None:
     app.slow_since = timezone.now()
     if App.objects.filter(pk=app.pk, slow_since=None).update(slow_since=app.slow_since):
-        log.warning("%s did not answer within %g s: moved to the slow lane", app, settings.SLOW_AFTER)
+        log.warning("%s moved to the slow lane: %s", app, reason)
 
 
 def note_success(app: App, *, slowest: float) -> None:

@@ -43,6 +43,10 @@ def announce_refusal(watch_id: int) -> None:
     notices.announce_refusal(watch_id)
 
 
+def announce_recovery(repository_id: int) -> None:
+    notices.announce_recovery(repository_id)
+
+
 def send_notice(subject: tuple[str, int]) -> Retry | None:
     kind, watch_id = subject
     return _again(notices.send(notices.Kind(kind), watch_id, attempt=_attempt(), lane=_lane()))

@@ -19,11 +19,12 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from repositories import queue
+from repositories import accounts, queue
 from repositories.models import App, Repository, Watch
 from snapshots import endpoint
 from snapshots.models import Delivery
 from snapshots.payloads import describe, iso, serialise
+from snapshots.reasons import reason_of
 from snapshots.webhooks import Answer, Message, WebhookClient
 
 log = logging.getLogger("docora.delivery")
@@ -32,12 +33,8 @@ SYNC_FAILED = "sync_failed"
 SYNC_RECOVERED = "sync_recovered"
 PING = "ping"
 
-# By the stable code of the error: git's own words may name people, hosts and accounts of another app.
-_REASONS = {
-    "host-unavailable": "its host cannot be reached or does not answer",
-    "ref-not-found": "the branch or tag is not there any more",
-    "clone-damaged": "the copy of it is damaged and is being made anew",
-}
+# So often is a notice tried at an endpoint that fails, which is most of a day; one that refuses is asked less often.
+_ATTEMPTS = 20
 _REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
 
 
@@ -98,12 +95,16 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     if answer.timed_out and lane != queue.SLOW_DELIVERIES:
-        endpoint.move_to_slow_lane(watch.app)
+        endpoint.move_to_slow_lane(watch.app, answer.error)
         request(kind, watch)
+        return None
+    if answer.status == 410:
+        accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))
         return None
     if answer.retry_after:
         endpoint.let_rest(watch.app, answer.retry_after)
-    if answer.accepted or attempt >= settings.MAX_RETRY_ATTEMPTS:
+    attempts = settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else _ATTEMPTS
+    if answer.accepted or attempt >= attempts:
         return None
     return max(endpoint.pause_after(attempt), answer.retry_after or 0.0)
 
@@ -161,7 +162,7 @@ def _failure(watch: Watch) -> _Notice | None:
     until = repository.circuit_open_until
     if until is None:
         return None
-    reason = _REASONS.get(repository.last_error_code, "git reported an error")
+    reason = reason_of(repository.last_error_code)
     message = f"The repository could not be read {repository.consecutive_failures} times in a row: {reason}."
     return _Notice(event=SYNC_FAILED, payload=_failed(watch, message, "open"), occasion=iso(until))
 

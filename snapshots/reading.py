@@ -1,7 +1,7 @@
 """Before an app is shown what a repository contains: may its own token read it now?"""
 
 from repositories import access
-from repositories.errors import AccessDenied, DocoraError, RefNotFound
+from repositories.errors import AccessDenied, DocoraError
 from repositories.models import App, Watch
 from repositories.services import watch_of
 
@@ -17,6 +17,4 @@ def readable_watch(app: App, repository_id: str) -> Watch:
         access.prove(watch)
     except AccessDenied as error:
         raise AccessRefused(f"The watch's token cannot read the repository: {error}") from None
-    except RefNotFound:
-        pass  # the remote let us in and said that the branch is gone; what was read of it before may be shown
     return watch

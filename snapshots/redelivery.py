@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Max
 
 from repositories import queue
 from repositories.models import App, Watch
@@ -51,12 +51,15 @@ def redeliver_many(deliveries: Iterable[Delivery]) -> None:
 
 def redeliver_since(watch: Watch, moment: datetime) -> None:
     """Everything that was attempted since then, as far back as the log goes."""
-    redeliver_many(watch.deliveries.filter(attempted_at__gte=moment).iterator())
+    attempts = watch.deliveries.filter(attempted_at__gte=moment)
+    newest = attempts.order_by().values("path", "event").annotate(newest=Max("pk")).values("newest")
+    redeliver_many(watch.deliveries.filter(pk__in=newest).only("watch", "event", "path", "sha256").iterator())
 
 
 def retry_parked(watch: Watch) -> None:
     """Another attempt at every file that the endpoint refused."""
     with transaction.atomic():
+        _hold(watch)
         Parked.objects.filter(watch=watch).update(again=True)
         _rewind(watch)
 
@@ -64,6 +67,7 @@ def retry_parked(watch: Watch) -> None:
 def resync(watch: Watch) -> None:
     """The whole watch again: every file that the app has, with new message ids."""
     with transaction.atomic():
+        _hold(watch)
         Delivered.objects.filter(watch=watch).update(again=Event.CREATE)
         Parked.objects.filter(watch=watch).update(again=True)
         _rewind(watch, resyncs=F("resyncs") + 1)
@@ -103,12 +107,18 @@ def _redeliver(deliveries: list[Delivery]) -> None:
     last = {row.path: row for row in deliveries if row.event in _FILE_EVENTS}
     if last:
         with transaction.atomic():
+            _hold(watch)
             rows = iter(last.items())
             while batch := dict(islice(rows, _BATCH)):
                 _mark(watch, batch)
             _rewind(watch)
     for event in {row.event for row in deliveries}.difference(_FILE_EVENTS):
         _repeat_notice(watch, event)
+
+
+def _hold(watch: Watch) -> None:
+    """The watch's row before those that hang on it, as a run does: so neither waits for the other."""
+    Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
 
 
 def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
@@ -138,8 +148,7 @@ def _repeat_notice(watch: Watch, event: str) -> None:
 
 def _rewind(watch: Watch, **changes: object) -> None:
     """Compare with everything, not only with what changed since the last sync; a run under way starts over."""
-    fresh = {name: value for name, value in Watch.FRESH.items() if name != "access_denied_at"}
-    changes |= fresh | {"synced_sequence": 0, "generation": F("generation") + 1}
+    changes |= Watch.FRESH | {"synced_sequence": 0, "generation": F("generation") + 1}
     Watch.objects.filter(pk=watch.pk).update(**changes)
     _request_now(watch)
 

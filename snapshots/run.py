@@ -15,6 +15,7 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
 
 from repositories.clones import Blobs
@@ -31,10 +32,12 @@ from snapshots.webhooks import Answer, Message, WebhookClient
 _PULSE = 0.25
 _BYTES_UNDER_WAY = 16 << 20
 _BATCH = 128
-# So many refusals of single files in a row, and not one acceptance, are a fault of the endpoint.
+# So many refusals that may be about the file, and not one acceptance, are taken for a fault of the endpoint.
 _SUSPICIOUS = 20
 # Of the 4xx answers, these are about the endpoint or the moment; every other one is about the one file.
 _ENDPOINT_STATUS = {401, 403, 404, 405, 407, 408, 410, 425, 429}
+# And these are about it without doubt.
+_FILE_STATUS = {409, 413, 415, 422}
 
 
 class DeliveryFailed(DocoraError):
@@ -43,10 +46,11 @@ class DeliveryFailed(DocoraError):
     code = "delivery-failed"
     retriable = True
 
-    def __init__(self, answer: Answer, *, accepted_some: bool) -> None:
+    def __init__(self, answer: Answer, *, accepted_some: bool, made_progress: bool) -> None:
         super().__init__(answer.error)
         self.answer = answer
         self.accepted_some = accepted_some
+        self.made_progress = made_progress
 
 
 class WatchGone(DocoraError):
@@ -55,6 +59,10 @@ class WatchGone(DocoraError):
 
 class Outdated(DocoraError):
     """Somebody asked for something else meanwhile: look anew."""
+
+
+class TakesLong(DocoraError):
+    """One file is more than the fast lane has time for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +77,23 @@ class _Outcome:
     answer: Answer
 
     @property
+    def accepted(self) -> bool:
+        """Who does not have the file that it is to delete has done so."""
+        is_gone = self.answer.status == 404 and self.message.change.event is Event.DELETE
+        return self.answer.accepted or is_gone
+
+    @property
     def is_about_the_file(self) -> bool:
-        status, event = self.answer.status or 0, self.message.change.event
-        if status == 404 and event is Event.DELETE:
-            return True  # the app says that it never had the file
+        status = self.answer.status or 0
         return 400 <= status < 500 and status not in _ENDPOINT_STATUS
 
     @property
+    def is_doubtful(self) -> bool:
+        return self.answer.status not in _FILE_STATUS
+
+    @property
     def acknowledges(self) -> bool:
-        return self.answer.accepted and self.message.completes
+        return self.accepted and self.message.completes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +118,10 @@ class _Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What came of a run: whether the app now has everything, and how long the slowest answer took."""
+    """What came of a run: whether the app now has everything, and how its endpoint answered."""
 
     everything: bool
+    accepted_some: bool
     slowest: float
 
 
@@ -118,6 +135,7 @@ class Run:
         *,
         held: HeldLock,
         budget: float,
+        gives_way: bool,
     ) -> None:
         self._watch = watch
         self._snapshot = snapshot
@@ -126,11 +144,14 @@ class Run:
         self._held = held
         self._bodies = Bodies(watch.repository, snapshot.commit_sha)
         self._window = _Window(watch.app.max_in_flight)
+        self._budget = budget
         self._ends_at = time.monotonic() + budget
+        self._gives_way = gives_way
         self._recorded_at = time.monotonic()
         self._outcomes: list[_Outcome] = []
         self._refused: list[_Outcome] = []
         self._accepted_some = False
+        self._made_progress = False
         self._slowest = 0.0
         self._failure: Answer | None = None
 
@@ -148,9 +169,10 @@ class Run:
             self._settle()
             raise
         if self._failure:
-            raise DeliveryFailed(self._failure, accepted_some=self._accepted_some)
-        self._park()
-        return Told(everything=everything, slowest=self._slowest)
+            raise DeliveryFailed(self._failure, accepted_some=self._accepted_some, made_progress=self._made_progress)
+        if self._refused:
+            self._record(park_all=True)
+        return Told(everything=everything, accepted_some=self._accepted_some, slowest=self._slowest)
 
     def _tell_each(self, changes: Iterator[Change]) -> bool:
         """Changes of one event; False when time is up and some are left."""
@@ -175,10 +197,13 @@ class Run:
             self._transfer(change, chain((body, following), bodies))
 
     def _transfer(self, change: Change, bodies: Iterator[bytes]) -> None:
-        """Pieces in order, each acknowledged before the next."""
+        """Pieces in order, each acknowledged before the next. In the fast lane, it has a time of its own."""
         self._settle()
+        ends_at = time.monotonic() + self._budget
         body = next(bodies)
         for following in bodies:
+            if self._gives_way and time.monotonic() > ends_at:
+                raise TakesLong(f"{change.path.text} took longer than {self._budget:g} s.")
             if self._failure or not self._send_alone(_message(self._watch, change, body, piece=True)).accepted:
                 return
             body = following
@@ -219,31 +244,36 @@ class Run:
     def _note(self, outcome: _Outcome) -> None:
         self._outcomes.append(outcome)
         self._slowest = max(self._slowest, outcome.answer.milliseconds / 1000)
-        if outcome.answer.accepted:
+        if outcome.accepted:
             self._accepted_some = True
+            self._made_progress |= outcome.acknowledges
         elif outcome.is_about_the_file:
             self._refused.append(outcome)
-            if len(self._refused) >= _SUSPICIOUS and not self._accepted_some:
+            if not self._believes_refusals and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
                 self._fail(outcome.answer)
         else:
             self._fail(outcome.answer)
+
+    @property
+    def _believes_refusals(self) -> bool:
+        """An endpoint that accepts other files, or refuses these time and again, means the files."""
+        return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
 
     def _fail(self, answer: Answer) -> None:
         self._failure = self._failure or answer
         self._client.drop_waiting()
 
-    def _record(self) -> None:
+    def _record(self, *, park_all: bool = False) -> None:
         """Commit what was answered, unless the run has no right to go on."""
         self._held.check()
         self._recorded_at = time.monotonic()
         outcomes, self._outcomes = self._outcomes, []
-        with transaction.atomic() if outcomes else nullcontext():
+        with transaction.atomic() if outcomes or self._refused else nullcontext():
             is_current = self._is_current()
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
                 _acknowledge(self._watch, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
-                if self._accepted_some:
-                    self._park()
+                self._park(doubtful_too=park_all or self._believes_refusals)
         if not is_current:
             raise Outdated
 
@@ -257,10 +287,11 @@ class Run:
             raise WatchGone
         return generation == self._watch.generation
 
-    def _park(self) -> None:
-        refused, self._refused = self._refused, []
+    def _park(self, *, doubtful_too: bool) -> None:
+        parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
+        self._refused = [] if doubtful_too else [outcome for outcome in self._refused if outcome.is_doubtful]
         Parked.objects.bulk_create(
-            [_parked(self._watch, outcome) for outcome in refused],
+            [_parked(self._watch, outcome) for outcome in parked],
             update_conflicts=True,
             unique_fields=["watch", "file"],
             update_fields=["sha256", "reason", "parked_at", "again"],

@@ -66,6 +66,7 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     if seen is None:
         return None  # told to the watches that it concerns; the repository itself is not at fault
     circuit.count_success(repository)
+    access.ask_again(repository)
     _restore_synced(repository, is_empty=seen.tip is None)
     request_deliveries(repository)
     return None

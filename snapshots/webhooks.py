@@ -8,7 +8,6 @@ import asyncio
 import errno
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -28,7 +27,10 @@ _KEPT = 2048
 # A longer answer costs its connection; up to here it is read off, so that the connection can be used again.
 _READ_OFF = 1 << 16
 _LONGEST_RETRY_AFTER = 24 * 3600.0
+# The signature may be what is refused; 400 may as well be about the message.
 _SIGNATURE_REFUSED = {400, 401, 403}
+_KEY_REFUSED = {401, 403}
+_NOT_NOW = {408, 425, 429}
 _HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
 
 T = TypeVar("T")
@@ -62,8 +64,32 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
     @property
+    def is_refusal(self) -> bool:
+        """The endpoint works, and says no."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in _NOT_NOW
+
+    @property
     def timed_out(self) -> bool:
         return self.error_class == "timeout"
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Its clock stands still while nobody runs it: who waits for the database must not blame the endpoint for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left_at = super().time()
+        self._stood_still = 0.0
+
+    def time(self) -> float:
+        return super().time() - self._stood_still
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        self._stood_still += super().time() - self._left_at
+        try:
+            return self.run_until_complete(work)
+        finally:
+            self._left_at = super().time()
 
 
 class WebhookClient(Generic[M]):
@@ -74,7 +100,7 @@ class WebhookClient(Generic[M]):
         self._timeout = timeout
         self._signer = Signer(app)
         self._lanes = app.max_in_flight
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._waiting: deque[M] = deque()
         self._answered: list[tuple[M, Answer]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,14 +110,14 @@ class WebhookClient(Generic[M]):
 
     def __enter__(self) -> Self:
         self._enough = asyncio.Event()
-        self._session = self._run(self._open())
+        self._session = self._loop.run(self._open())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._waiting.clear()
-        self._run(self._close())
+        self._loop.run(self._close())
         self._loop.close()
 
     def submit(self, message: M) -> None:
@@ -111,7 +137,7 @@ class WebhookClient(Generic[M]):
         """
         if self.unanswered > down_to:
             self._wake_below = down_to
-            self._run(self._work(patience))
+            self._loop.run(self._work(patience))
         answered, self._answered = self._answered, []
         return answered
 
@@ -120,9 +146,6 @@ class WebhookClient(Generic[M]):
         self.submit(message)
         [(_, answer)] = self.answers()
         return answer
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run_until_complete(work)
 
     async def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -174,16 +197,18 @@ class WebhookClient(Generic[M]):
         for key in others:
             if answer.status not in _SIGNATURE_REFUSED:
                 break
-            answer = await self._post(message, key)
-            if answer.accepted:
+            other = await self._post(message, key)
+            if other.accepted:
                 self._signer.preferred = key
+            if other.status not in _KEY_REFUSED:  # else the first answer may have been about the message
+                answer = other
         return answer
 
     async def _post(self, message: M, key: int) -> Answer:
-        started = time.monotonic()
+        started = self._loop.time()
 
         def took() -> int:
-            return round((time.monotonic() - started) * 1000)
+            return round((self._loop.time() - started) * 1000)
 
         try:
             headers = self._signer.headers(message.id, message.body, key=key)
@@ -230,7 +255,12 @@ def _complaint(response: aiohttp.ClientResponse) -> str:
     if 200 <= response.status < 300:
         return ""
     hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
-    return f"{response.status} {response.reason}{hint}"[:200].replace("\0", "")
+    return _clean(f"{response.status} {response.reason}{hint}")
+
+
+def _clean(text: str) -> str:
+    """What every database keeps: no NUL, and no byte that was no UTF-8."""
+    return text[:200].replace("\0", "").encode(errors="replace").decode()
 
 
 def _refusal(error: Exception) -> str:
@@ -240,7 +270,7 @@ def _refusal(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return (_refusal(error) or f"{type(error).__name__}: {error}")[:200].replace("\0", "")
+    return _clean(_refusal(error) or f"{type(error).__name__}: {error}")
 
 
 _CLASSES: list[tuple[type[BaseException], str]] = [

@@ -286,7 +286,7 @@ def test_a_cancelled_run_leaves_the_rest_alone(operator: Client, watch: Watch, a
 
 
 def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Watch) -> None:
+    def refuse(_: list[Watch]) -> None:
         raise services.NotWatched
 
     monkeypatch.setitem(bulk.VERBS, "retry", bulk.Verb(label="Retry", model=Watch, related=(), run=refuse))
@@ -299,6 +299,31 @@ def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, mo
     assert progress
     assert (progress.done, progress.failed, progress.is_over) == (1, 1, True)
     assert "does not watch" in progress.last_error
+
+
+def test_a_selection_of_deliveries_is_one_request_for_each_watch(
+    operator: Client, watch: Watch, alice: Receiver, work: Work
+) -> None:
+    before = watch.generation
+    rows = Delivery.objects.filter(watch=watch)
+    assert rows.count() > 1
+    operator.post(
+        reverse("admin:snapshots_delivery_changelist"),
+        {"action": "redeliver_selected", "_selected_action": list(rows.values_list("pk", flat=True))},
+    )
+    alice.mirror.repeats_are_allowed = True
+    alice.requests.clear()
+    work()
+    watch.refresh_from_db()
+    assert watch.generation == before + 1
+    assert len(alice.requests) == rows.values("path").distinct().count()
+
+
+def test_the_slash_at_the_end_of_an_edited_url_is_left_out(operator: Client, watch: Watch) -> None:
+    url = reverse("admin:repositories_app_change", args=[watch.app_id])
+    data = {"name": "Alice", "base_url": "https://alice.example.com/hooks/", "max_in_flight": 8}
+    assert operator.post(url, data).status_code == 302
+    assert App.objects.get(pk=watch.app_id).base_url == "https://alice.example.com/hooks"
 
 
 def test_an_operation_returns_only_to_pages_of_this_server(operator: Client, watch: Watch) -> None:

@@ -34,17 +34,30 @@ class Verb:
     label: str
     model: type[Model]
     related: tuple[str, ...]
-    run: Callable[[Any], None]
+    run: Callable[[list[Any]], None]
+    at_once: int = 1
+
+
+def _each(run: Callable[[Watch], None]) -> Callable[[list[Watch]], None]:
+    def run_all(watches: list[Watch]) -> None:
+        for watch in watches:
+            run(watch)
+
+    return run_all
 
 
 VERBS = {
-    "retry": Verb(label="Retry", model=Watch, related=("app", "repository"), run=retry),
-    "resync": Verb(label="Resync", model=Watch, related=("app", "repository"), run=redelivery.resync),
+    "retry": Verb(label="Retry", model=Watch, related=("app", "repository"), run=_each(retry)),
+    "resync": Verb(label="Resync", model=Watch, related=("app", "repository"), run=_each(redelivery.resync)),
     "redeliver": Verb(
-        label="Redeliver", model=Delivery, related=("watch__app", "watch__repository"), run=redelivery.redeliver
+        label="Redeliver",
+        model=Delivery,
+        related=("watch__app", "watch__repository"),
+        run=redelivery.redeliver_many,
+        at_once=500,
     ),
     "retry_parked": Verb(
-        label="Retry parked files", model=Watch, related=("app", "repository"), run=redelivery.retry_parked
+        label="Retry parked files", model=Watch, related=("app", "repository"), run=_each(redelivery.retry_parked)
     ),
 }
 
@@ -90,11 +103,11 @@ def run(run_id: str) -> None:
     """A door of the queue."""
     connection = queue.connection()
     while (progress := progress_of(run_id)) and not progress.is_over:
-        key = connection.lindex(_left_key(run_id), 0)
-        if error := _run_one(progress.verb, int(key or 0)):
-            connection.hincrby(_key(run_id), "failed", 1)
+        keys = [int(key) for key in connection.lrange(_left_key(run_id), 0, progress.verb.at_once - 1)]
+        if error := _run_some(progress.verb, keys):
+            connection.hincrby(_key(run_id), "failed", len(keys))
             connection.hset(_key(run_id), "last_error", error)
-        connection.lpop(_left_key(run_id))
+        connection.ltrim(_left_key(run_id), len(keys), -1)
 
 
 def progress_of(run_id: str) -> Progress | None:
@@ -140,14 +153,13 @@ def page(request: HttpRequest, run_id: str) -> HttpResponse:
     return TemplateResponse(request, "docora/console/bulk.html", context)
 
 
-def _run_one(verb: Verb, key: int) -> str:
-    """Returns what went wrong, if anything did; a row that is gone has nothing to be done."""
-    row = verb.model._default_manager.select_related(*verb.related).filter(pk=key).first()
+def _run_some(verb: Verb, keys: list[int]) -> str:
+    """Returns what went wrong, if anything did; for a row that is gone there is nothing to be done."""
+    rows = list(verb.model._default_manager.select_related(*verb.related).filter(pk__in=keys))
     try:
-        if row is not None:
-            verb.run(row)
+        verb.run(rows)
     except DocoraError as error:
-        return f"{row}: {error}"
+        return f"{rows[0]}: {error}"
     return ""
 
 

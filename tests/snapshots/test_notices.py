@@ -1,9 +1,11 @@
 """Notices: who is told that a repository cannot be read, what is said, and that it is said once."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.core import mail
+from django.utils import timezone
 from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
@@ -15,6 +17,7 @@ from snapshots import notices
 from snapshots import services as snapshots
 from snapshots.models import Delivery
 from snapshots.webhooks import Answer, Message
+from tests.api import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -178,3 +181,78 @@ def test_a_notice_to_an_app_that_stops_watching_meanwhile_is_not_logged_and_no_f
     assert notices.send(notices.Kind.REFUSAL, watch.pk, attempt=1) is None
     assert events(alice)[-1] == "sync_failed"
     assert not Delivery.objects.exists()
+
+
+@pytest.mark.parametrize("by", ["the operator", "a new token"])
+def test_who_wants_to_know_is_told_also_when_a_person_closes_the_circuit(
+    alice_app: App,
+    bob_app: App,
+    bob: Receiver,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+    settings: Settings,
+    by: str,
+) -> None:
+    App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
+    watch = services.watch(alice_app, remote.url)
+    services.watch(bob_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD)
+    if by == "the operator":
+        services.reset_circuit(watch.repository)
+    else:
+        services.change_token(alice_app, watch.repository.public_id, "another")
+    work()
+    assert events(bob)[-2:] == ["sync_failed", "sync_recovered"]
+
+
+def test_a_notice_survives_an_outage_but_not_a_refusal(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until=timezone.now() + timedelta(hours=1))
+    for status, attempts in ((503, settings.MAX_RETRY_ATTEMPTS + 3), (422, settings.MAX_RETRY_ATTEMPTS)):
+        alice.requests.clear()
+        with alice.faults.put(ReceiverFault(status=status)):
+            notices.announce_failure(watch.repository_id)
+            for _ in range(settings.MAX_RETRY_ATTEMPTS + 3):
+                work(also_later_ones=True)
+        work(also_later_ones=True)
+        told = [request.status for request in alice.requests if request.event == "sync_failed"]
+        assert told == [status] * attempts + ([200] if status == 503 else [])
+
+
+def test_an_endpoint_that_is_gone_for_a_notice_is_gone(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until=timezone.now() + timedelta(hours=1))
+    with alice.faults.put(ReceiverFault(status=410)):
+        notices.announce_failure(watch.repository_id)
+        work()
+    alice_app.refresh_from_db()
+    assert alice_app.disabled_at
+
+
+def test_no_app_gets_to_read_gits_own_words(
+    alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    """They may name what another app's token has found; the operator has them in the admin."""
+    watch = services.watch(alice_app, remote.url)
+    work()
+    api = Api(accounts.rotate_bearer_token(alice_app))
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work)
+        repository = Repository.objects.get()
+        assert "503" in repository.last_error
+        for _ in range(2):  # from the watch, then from the repository alone
+            [state] = api.get("/api/repositories").json()["repositories"]
+            assert state["last_error"] == {
+                "code": "host-unavailable",
+                "message": "The repository could not be read: its host cannot be reached or does not answer.",
+            }
+            Watch.objects.update(last_error_code="", last_error="")

@@ -1,11 +1,15 @@
 """Telling again: one, a selection, all since a moment, parked files, a whole watch."""
 
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connections
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -15,6 +19,7 @@ from repositories import services
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
 from snapshots import redelivery
+from snapshots import run as runs
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.beside import beside
 
@@ -246,3 +251,54 @@ def run(*words: str) -> str:
     output = StringIO()
     call_command(*words, stdout=output)
     return output.getvalue()
+
+
+@pytest.mark.parametrize("tell_again", [redelivery.resync, redelivery.retry_parked])
+def test_telling_again_and_a_run_never_wait_for_each_other(
+    watch: Watch,
+    alice: Receiver,
+    remote: HostedRepository,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    tell_again: Callable[[Watch], None],
+) -> None:
+    """Both lock the watch before what hangs on it. The request comes when the run has the one, not yet the other."""
+    write_log = runs._log
+
+    def write_log_and_wait(*args: Any) -> None:
+        monkeypatch.setattr(runs, "_log", write_log)
+        thread.start()
+        time.sleep(0.3)
+        write_log(*args)
+
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            tell_again(watch)
+        except DatabaseError as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=ask)
+    monkeypatch.setattr(runs, "_log", write_log_and_wait)
+    remote.commit({"README.md": "changed"})
+    snapshot(watch.repository, work)
+    thread.join()
+    work()
+    assert failures == []
+    assert Watch.objects.get().status == WatchStatus.SYNCED
+    assert alice.files[watch.repository.public_id] == remote.files()
+
+
+def test_all_since_a_moment_is_asked_for_once_per_path_however_often_it_was_told(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    for number in range(3):
+        remote.commit({"README.md": f"version {number}"})
+        snapshot(watch.repository, work)
+    alice.requests.clear()
+    redelivery.redeliver_since(watch, watch.created_at)
+    work()
+    assert sorted(path for _, path in sent(alice)) == sorted(remote.files())

@@ -5,6 +5,7 @@ import ipaddress
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -336,3 +337,18 @@ class TestMany:
             client.submit(message())
             assert client.answers(patience=0.2) == []
             assert client.unanswered == 1
+
+    def test_the_time_in_which_nobody_asks_for_answers_is_not_the_endpoints(self) -> None:
+        """Who writes to a busy database meanwhile must not take it for slow."""
+        with (
+            Receiver(webhook_key=KEY, app_id="app_1") as receiver,
+            WebhookClient[Message](app_at(receiver.url, lanes=4), timeout=1) as client,
+            receiver.faults.put(ReceiverFault(delay=0.1)),
+        ):
+            for number in range(4):
+                client.submit(message(number=number))
+            assert client.answers(patience=0.05) == []
+            time.sleep(1.5)
+            answers = [answer for _, answer in client.answers()]
+        assert [answer.error_class for answer in answers] == [""] * 4
+        assert max(answer.milliseconds for answer in answers) < 900
