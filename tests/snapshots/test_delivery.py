@@ -13,10 +13,13 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from repositories import accounts, clones, queue, services
 from repositories.models import App, Repository, Watch, WatchStatus
-from repositories.repo_lock import repo_lock
-from snapshots import delivery, schedule
+from repositories.repo_lock import LockLostError, repo_lock
+from snapshots import delivery, redelivery, schedule
+from snapshots import run as runs
 from snapshots import services as snapshots
 from snapshots.models import Delivered, Delivery, Parked
+from snapshots.run import FileMessage, Run, Told
+from snapshots.webhooks import WebhookClient
 from tests.snapshots.beside import beside
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -374,3 +377,63 @@ def test_retry_of_a_delivery_neither_fetches_nor_asks(
             work(also_later_ones=True)
     assert Watch.objects.get().status == WatchStatus.SYNCED
     assert (git_host.count(remote, "fetch"), git_host.count(remote, "ls-refs")) == asked
+
+
+def test_what_is_asked_for_at_the_very_end_of_a_run_is_not_taken_for_told(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice.mirror.repeats_are_allowed = True
+    watch = services.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    tell_all = Run.tell_all
+
+    def tell_all_and_ask(run: Run) -> Told:
+        monkeypatch.setattr(Run, "tell_all", tell_all)
+        told = tell_all(run)
+        redelivery.resync(watch)
+        return told
+
+    monkeypatch.setattr(Run, "tell_all", tell_all_and_ask)
+    delivery.deliver(watch.pk, job_id="test")
+    watch.refresh_from_db()
+    assert (watch.status, watch.synced_sequence) == (WatchStatus.PENDING, 0)
+    work()
+    assert len(alice.requests) == 2 * len(remote.files())
+
+
+def test_a_run_that_has_lost_its_lock_writes_nothing_down(
+    alice_app: App, alice: Receiver, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    record = Run._record
+
+    def lose_and_record(run: Run, **options: bool) -> None:
+        run._held.lease.lose()
+        record(run, **options)
+
+    monkeypatch.setattr(Run, "_record", lose_and_record)
+    with pytest.raises(LockLostError):
+        delivery.deliver(watch.pk, job_id="test")
+    assert alice.requests
+    assert Delivered.objects.count() == Delivery.objects.count() == 0
+
+
+def test_few_large_messages_are_under_way_at_once(
+    alice_app: App, alice: Receiver, git_host: GitHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = git_host.create("acme/large")
+    large.commit({f"{number}.txt": "x" * 10_000 for number in range(30)})
+    watch = services.watch(alice_app, large.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    monkeypatch.setattr(runs, "_BYTES_UNDER_WAY", 30_000)
+    submit, under_way = WebhookClient.submit, []
+
+    def submit_and_look(client: WebhookClient[FileMessage], message: FileMessage) -> None:
+        submit(client, message)
+        under_way.append(client.unanswered_bytes)
+
+    monkeypatch.setattr(WebhookClient, "submit", submit_and_look)
+    delivery.deliver(watch.pk, job_id="test")
+    assert alice.files[watch.repository.public_id] == large.files()
+    assert 30_000 < max(under_way) < 45_000
