@@ -65,6 +65,8 @@ def _jobs() -> None:
     waited = pulse.seconds_waited()
     if waited > settings.READY_JOB_AGE:
         raise NotReady(f"a job has been waiting for {waited:.0f} s")
+    if untended := pulse.untended_queues():
+        raise NotReady(f"jobs wait in {', '.join(untended)}, and no worker takes that queue")
 
 
 def _scheduler() -> None:

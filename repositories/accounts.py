@@ -1,5 +1,6 @@
 """What can be done with apps: onboard, rotate, disable, enable, and delete with all that hangs on them."""
 
+import json
 import logging
 import secrets
 from contextlib import suppress
@@ -15,6 +16,8 @@ from repositories.models import App, Repository, Watch, WatchStatus, hash_of
 from repositories.services import NotWatched, hold, unwatch
 
 log = logging.getLogger("docora.repositories")
+
+_MOST_PREVIOUS_KEYS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +54,17 @@ def rotate_bearer_token(app: App) -> str:
 def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
     """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
 
-    Returns the new key. Rotating again during an overlap forgets the oldest key.
+    Returns the new key. Rotating again during an overlap, as who did not get the answer does, keeps the old ones.
     """
     new_key = webhook_key or secrets.token_urlsafe(32)
     with transaction.atomic():
         row = App.objects.select_for_update().get(pk=app.pk)
-        row.previous_webhook_key, row.webhook_key = row.webhook_key, new_key
+        previous = [key for key in row.signing_keys if key != new_key]
+        row.previous_webhook_keys, row.webhook_key = json.dumps(previous[:_MOST_PREVIOUS_KEYS]), new_key
         row.previous_key_until = timezone.now() + overlap
         row.full_clean()
-        row.save(update_fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
-    app.refresh_from_db(fields=["webhook_key", "previous_webhook_key", "previous_key_until"])
+        row.save(update_fields=["webhook_key", "previous_webhook_keys", "previous_key_until"])
+    app.refresh_from_db(fields=["webhook_key", "previous_webhook_keys", "previous_key_until"])
     return new_key
 
 

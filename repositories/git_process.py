@@ -173,12 +173,23 @@ def error_of(command: Command, status: int, text: str) -> GitError:
     """The first meaning that fits, in the words that it was found in."""
     for error, pattern in _MEANINGS:
         if found := re.search(f"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE):
+            if error is AccessDenied:
+                return AccessDenied(_refusal(command.remote))
             said = _without_prefix(found[0])
             return Moved(said, trace=text) if error is Moved else error(said)
     said = next((line for line in text.splitlines() if line.startswith("fatal: ")), text.partition("\n")[0])
     # Without a remote there is nobody else to blame.
     unknown = GitFailed if command.remote else CloneDamaged
     return unknown(_without_prefix(said) or f"git {command.arguments[0]} ended with status {status}.")
+
+
+def _refusal(remote: Remote | None) -> str:
+    """In our own words: git asks for the password of a repository that is not there."""
+    return (
+        "The repository does not exist, or the token cannot read it."
+        if remote and remote.token
+        else "The repository does not exist, or needs a token that can read it."
+    )
 
 
 def _without_prefix(line: str) -> str:

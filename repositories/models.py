@@ -1,6 +1,7 @@
 """Apps, the repositories they care about, and the watches between the two."""
 
 import hashlib
+import json
 import secrets
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -70,9 +71,11 @@ class App(models.Model):
         help_text="Also tell it, with sync_recovered, that a repository can be read again.",
     )
 
-    previous_webhook_key = EncryptedField(blank=True, default="", editable=False)
+    previous_webhook_keys = EncryptedField(
+        blank=True, default="", editable=False, help_text="As JSON, the newest first."
+    )
     previous_key_until = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Until then, webhooks are signed with both keys."
+        null=True, blank=True, editable=False, help_text="Until then, webhooks are signed with the previous keys too."
     )
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="Nothing is sent since then.")
     disabled_reason = models.CharField(max_length=300, blank=True, editable=False)
@@ -100,9 +103,9 @@ class App(models.Model):
 
     @property
     def signing_keys(self) -> list[str]:
-        """The webhook key and, during a rotation, the one before it."""
+        """The webhook key and, during a rotation, those before it."""
         overlaps = self.previous_key_until is not None and self.previous_key_until > timezone.now()
-        return [self.webhook_key, self.previous_webhook_key] if overlaps else [self.webhook_key]
+        return [self.webhook_key, *json.loads(self.previous_webhook_keys)] if overlaps else [self.webhook_key]
 
     @classmethod
     def with_bearer(cls, token: str) -> Self | None:

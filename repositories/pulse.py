@@ -2,8 +2,9 @@
 
 import time
 
+import redis
 from django.conf import settings
-from rq import Queue
+from rq import Queue, Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -25,6 +26,16 @@ def seconds_since_tick() -> float | None:
 def seconds_waited() -> float:
     """How long the job that is next in its queue has been there; the longest of all queues."""
     return max((_waited(name) for name in settings.RQ_QUEUES), default=0.0)
+
+
+def untended_queues() -> list[str]:
+    """Where jobs wait although no worker would ever take them."""
+    connection = queue.connection()
+    return [name for name in settings.RQ_QUEUES if queue.length(name) and not _has_worker(name, connection)]
+
+
+def _has_worker(name: str, connection: redis.Redis) -> bool:
+    return Worker.count(queue=Queue(name, connection=connection)) > 0
 
 
 def _waited(name: str) -> float:

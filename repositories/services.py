@@ -71,8 +71,8 @@ def change_token(app: App, repository_id: str, token: str) -> None:
     repository = watch_of(app, repository_id).repository
     try:
         clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
-    except AccessDenied as error:
-        raise TokenRefused(f"The new token cannot read the repository: {error}") from None
+    except AccessDenied:
+        raise TokenRefused("The new token cannot read the repository.") from None
     with _locked(repository_id) as repository:
         watches = repository.watches.filter(app=app)
         if not watches.update(token=token, access_proven_at=timezone.now(), access_denied_at=None, **Watch.FRESH):
@@ -130,6 +130,19 @@ def purge(repository: Repository) -> None:
     for watch in repository.watches.select_related("app"):
         with suppress(NotWatched):
             unwatch(watch.app, repository.public_id)
+
+
+def ask_for_snapshot(repository: Repository) -> None:
+    """Look at the repository because somebody wants it now."""
+    with transaction.atomic():
+        end_pause(repository)
+        request_snapshot(repository)
+
+
+def end_pause(repository: Repository) -> None:
+    """Who asks does not wait for the end of an open circuit's pause: the next look is its probe."""
+    rows = Repository.objects.filter(pk=repository.pk, circuit_open_until__gt=timezone.now())
+    rows.update(circuit_open_until=timezone.now())
 
 
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:

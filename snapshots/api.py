@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
-from django.db.models import F
+from django.db.models import Count, F
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import register_converter
@@ -38,7 +38,7 @@ from repositories.models import Repository, Watch, WatchStatus
 from repositories.services import watch_of
 from snapshots import content, feed
 from snapshots.content import Content, Span
-from snapshots.models import FileVersion, Snapshot
+from snapshots.models import FileVersion, Parked, Snapshot
 from snapshots.ranges import span_of
 from snapshots.reading import readable_watch
 from snapshots.reasons import sentence_of
@@ -84,11 +84,12 @@ class RepositoryState(WatchedRepository):
     synced_at: datetime | None
     retry_count: int
     retry_at: datetime | None
+    parked: int = Field(description="Files that the endpoint refused. `synced` says that every other one was accepted.")
     last_error: LastError | None
     circuit: Circuit
 
     @classmethod
-    def of_watch(cls, watch: Watch, newest: Snapshot | None) -> "RepositoryState":
+    def of_watch(cls, watch: Watch, newest: Snapshot | None, parked: int) -> "RepositoryState":
         repository = watch.repository
         # An app whose token is refused must not learn from us what goes on in the repository.
         shown = None if watch.access_denied_at else newest
@@ -107,6 +108,7 @@ class RepositoryState(WatchedRepository):
             synced_at=watch.synced_at,
             retry_count=watch.retry_count,
             retry_at=watch.retry_at,
+            parked=parked,
             last_error=_last_error(watch),
             circuit=Circuit.of(repository),
         )
@@ -147,9 +149,12 @@ def list_repositories(
     if status:
         watches = watches.filter(status=status)
     page = list(watches.order_by("pk")[: limit + 1])
-    newest = _newest_snapshots(page)
+    newest, parked = _newest_snapshots(page), _count_parked(page)
     return {
-        "repositories": [RepositoryState.of_watch(watch, newest.get(watch.repository_id)) for watch in page[:limit]],
+        "repositories": [
+            RepositoryState.of_watch(watch, newest.get(watch.repository_id), parked.get(watch.pk, 0))
+            for watch in page[:limit]
+        ],
         "next_cursor": cursors.encode("watches", page[limit - 1].pk) if len(page) > limit else None,
     }
 
@@ -160,7 +165,13 @@ def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
     watch = watch_of(app_of(request), repository_id)
     newest = _newest_snapshots([watch]).get(watch.repository_id)
     left_out = newest.left_out if newest and not watch.access_denied_at else []
-    return {**RepositoryState.of_watch(watch, newest).model_dump(), "left_out": left_out}
+    state = RepositoryState.of_watch(watch, newest, watch.parked.count())
+    return {**state.model_dump(), "left_out": left_out}
+
+
+def _count_parked(watches: list[Watch]) -> dict[int, int]:
+    parked = Parked.objects.filter(watch__in=[watch.pk for watch in watches]).order_by()
+    return dict(parked.values_list("watch").annotate(Count("pk")))
 
 
 def _newest_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:

@@ -10,7 +10,7 @@ from ninja import Field, Query, Schema, Status
 from repositories import cursors
 from repositories.api import REFUSED, UNKNOWN, Cursor, Limit, Message, app_of, router
 from repositories.errors import DocoraError
-from repositories.services import held_watch, request_snapshot, watch_of
+from repositories.services import ask_for_snapshot, held_watch, watch_of
 from snapshots import notices, redelivery
 from snapshots.models import Delivery
 
@@ -126,7 +126,7 @@ def resync(request: HttpRequest, repository_id: str) -> Status[Message]:
     """Look at the repository now and deliver every file again."""
     with held_watch(app_of(request), repository_id) as watch:
         redelivery.resync(watch)
-        request_snapshot(watch.repository)
+        ask_for_snapshot(watch.repository)
     return Status(202, Message(message="Queued"))
 
 

@@ -28,6 +28,8 @@ def test_after_a_tick_it_is_ready(client: Client) -> None:
     status, found = checks(client)
     assert (status, found["scheduler"]) == (503, "the scheduler has not ticked yet")
     tick()
+    for name in queue.ALL:
+        queue.connection().sadd(f"rq:workers:{name}", "rq:worker:somebody")
     assert checks(client) == (200, dict.fromkeys(ready._CHECKS, "ok"))
 
 
@@ -41,6 +43,9 @@ def test_a_scheduler_that_stopped_is_noticed(client: Client) -> None:
 def test_a_job_that_nobody_takes_is_noticed(client: Client, settings: Any) -> None:
     tick()
     queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.take_snapshot", 1, job_id="snapshot-1", timeout=60)
+    status, found = checks(client)
+    assert (status, found["jobs"]) == (503, "jobs wait in snapshots, and no worker takes that queue")
+    queue.connection().sadd("rq:workers:snapshots", "rq:worker:somebody")
     assert checks(client)[0] == 200
     settings.READY_JOB_AGE = -1
     assert checks(client)[0] == 503

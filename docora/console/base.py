@@ -27,7 +27,7 @@ else:
     _Paginator = Paginator
 
 # Columns that no page needs: they are not even decrypted.
-SECRETS = ("token", "app__webhook_key", "app__previous_webhook_key")
+SECRETS = ("token", "app__webhook_key", "app__previous_webhook_keys")
 Fact = tuple[str, object]
 
 

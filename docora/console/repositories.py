@@ -23,7 +23,7 @@ def circuit_is_open(repository: Repository) -> bool:
 
 
 def _snapshot_now(repository: Repository, _: dict[str, Any]) -> str:
-    services.request_snapshot(repository)
+    services.ask_for_snapshot(repository)
     return f"A snapshot of {repository} is queued."
 
 

@@ -3,12 +3,15 @@
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
 
+from docora.console.retries import retry
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import services
@@ -158,3 +161,23 @@ def test_a_new_watch_does_not_fetch_what_is_too_large_once_more(
     services.watch(bob_app, remote.url)
     work()
     assert git_host.count(remote, "fetch") == fetches
+
+
+@pytest.mark.parametrize("by", [services.ask_for_snapshot, retry, lambda row: call_command("snapshot", row.public_id)])
+def test_who_asks_for_a_look_does_not_wait_for_the_end_of_the_cooldown(
+    alice_app: App,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+    settings: Settings,
+    by: Callable[[Any], object],
+) -> None:
+    watch = services.watch(alice_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        for _ in range(settings.CIRCUIT_BREAKER_THRESHOLD):
+            look()
+    assert Repository.objects.get().circuit_open_until
+    by(watch if by is retry else watch.repository)
+    work()
+    assert Repository.objects.get().circuit_open_until is None

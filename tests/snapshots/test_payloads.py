@@ -17,7 +17,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from docora.demo.signatures import docora_signature, standard_signature
 from repositories import accounts, services
-from repositories.models import App, Repository, WatchStatus
+from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.changes import Change, Event
 from snapshots.paths import GitPath
 from snapshots.payloads import Bodies, serialise
@@ -210,6 +210,20 @@ class TestRotation:
         work()
         watch.refresh_from_db()
         assert watch.status == WatchStatus.SYNCED
+        assert alice.files[watch.repository.public_id] == remote.files()
+
+    def test_who_rotates_again_because_the_answer_was_lost_locks_nobody_out(
+        self, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+    ) -> None:
+        keys = [ALICE_KEY, *(accounts.rotate_webhook_key(alice_app) for _ in range(2))]
+        assert alice_app.signing_keys == keys[::-1]
+        for number, key in enumerate(keys):
+            alice.webhook_keys = (key,)
+            remote.commit({"README.md": f"for key {number}"})
+            watch = Watch.objects.first() or services.watch(alice_app, remote.url)
+            services.request_snapshot(watch.repository)
+            work()
+            assert Watch.objects.get().status == WatchStatus.SYNCED
         assert alice.files[watch.repository.public_id] == remote.files()
 
     def test_the_old_key_ends_with_the_overlap(

@@ -8,6 +8,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections
 from django.utils import timezone
@@ -15,7 +16,7 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
-from repositories import services
+from repositories import accounts, services
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
 from snapshots import redelivery
@@ -302,3 +303,17 @@ def test_all_since_a_moment_is_asked_for_once_per_path_however_often_it_was_told
     redelivery.redeliver_since(watch, watch.created_at)
     work()
     assert sorted(path for _, path in sent(alice)) == sorted(remote.files())
+
+
+def test_a_disabled_app_is_not_waited_for(watch: Watch) -> None:
+    accounts.disable_app(watch.app, "for a test")
+    with pytest.raises(CommandError, match="is disabled"):
+        run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+
+
+@pytest.mark.parametrize("command", [["tick"], ["reconcile"], ["repolocks"], ["redeliver", "a", "r", "--now"]])
+def test_without_redis_a_command_says_so_in_a_sentence(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    nobody = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
+    monkeypatch.setattr("repositories.connections.connect", lambda **_: nobody)
+    with pytest.raises(CommandError, match="Redis does not answer: is Docora running, and on "):
+        run(*command)

@@ -13,6 +13,7 @@ from rq.serializers import JSONSerializer
 
 from repositories import connections
 from repositories.errors import Holder
+from repositories.management.redis_errors import check_redis
 from repositories.repo_lock import LockStatus, force_release, lock_status
 
 _COLUMNS = ("key", "job", "host", "pid", "age", "waiters")
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--yes", action="store_true", help="release without asking")
 
     def handle(self, *, release: str | None, yes: bool, stale: bool, **options: Any) -> None:
+        check_redis()
         locks = [lock for lock in lock_status() if not stale or is_stale(lock.holder)]
         if release:
             self._release(locks, release, ask=not yes)

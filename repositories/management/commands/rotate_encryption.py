@@ -16,7 +16,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         apps = self._rewrite(App, "webhook_key")
-        self._rewrite(App, "previous_webhook_key")
+        self._rewrite(App, "previous_webhook_keys")
         watches = self._rewrite(Watch, "token")
         self.stdout.write(
             self.style.SUCCESS(f"Encrypted {apps} webhook keys and {watches} tokens with the newest key.")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from repositories.management.lock_errors import explaining_lock_errors
+from repositories.management.redis_errors import check_redis
 from repositories.repo_lock import janitor_lock
 from snapshots import reconcile
 
@@ -23,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--apply", action="store_true", help="put right what is found")
 
     def handle(self, *, apply: bool, **options: Any) -> None:
+        check_redis()
         job_id = f"terminal-{uuid.uuid4().hex[:8]}"
         console = Console(file=cast("IO[str]", self.stdout))
         with console.status("Looking at the clones"):

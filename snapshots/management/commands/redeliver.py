@@ -1,7 +1,7 @@
 """`manage.py redeliver`: tell an app again what it was told before."""
 
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from repositories.management.redis_errors import check_redis
 from repositories.models import Watch
 from snapshots import redelivery
 
@@ -16,7 +17,7 @@ from snapshots import redelivery
 def _moment(text: str) -> datetime:
     moment = parse_datetime(text)
     if moment is None:
-        raise ValueError
+        raise ArgumentTypeError(f"{text!r} is not a time such as 2025-01-31T09:30Z")
     return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
@@ -34,6 +35,7 @@ class Command(BaseCommand):
         parser.add_argument("--wait", action="store_true", help="show the progress until the app has everything")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_redis()
         watch = _watch(options["app_id"], options["repository_id"])
         if options["everything"]:
             redelivery.resync(watch)
@@ -58,4 +60,6 @@ def _watch(app_id: str, repository_id: str) -> Watch:
     watch = watches.filter(app__public_id=app_id, repository__public_id=repository_id).first()
     if watch is None:
         raise CommandError(f"{app_id} does not watch {repository_id}.")
+    if watch.app.disabled_at:
+        raise CommandError(f"{watch.app} is disabled: nothing is sent to it until it is enabled.")
     return watch

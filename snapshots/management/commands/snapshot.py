@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from repositories.clones import Listener
 from repositories.errors import InvalidUrl
 from repositories.management.lock_errors import explaining_lock_errors
+from repositories.management.redis_errors import check_redis
 from repositories.models import Repository
 from repositories.remotes import RemoteUrl
-from repositories.services import request_snapshot
+from repositories.services import ask_for_snapshot, end_pause
 from snapshots import services
 from snapshots.models import Snapshot
 
@@ -33,9 +34,11 @@ class Command(BaseCommand):
         found = _find(repository, ref)
         if wait:
             with explaining_lock_errors():
+                end_pause(found)
                 self._take(found)
         else:
-            request_snapshot(found)
+            check_redis()
+            ask_for_snapshot(found)
             self.stdout.write(f"Asked for a snapshot of {found}.")
 
     def _take(self, repository: Repository) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from repositories.management.redis_errors import check_redis
 from snapshots.schedule import tick
 
 
@@ -11,5 +12,6 @@ class Command(BaseCommand):
     help = "Ask for what is due now: looks at repositories, and deliveries that got lost. Safe at any time."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_redis()
         asked = tick()
         self.stdout.write(f"{asked} {'job' if asked == 1 else 'jobs'} asked for.")
