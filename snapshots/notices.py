@@ -163,7 +163,9 @@ def _failure(watch: Watch) -> _Notice | None:
     if until is None:
         return None
     reason = reason_of(repository.last_error_code)
-    message = f"The repository could not be read {repository.consecutive_failures} times in a row: {reason}."
+    failures = repository.consecutive_failures
+    often = "" if failures == 1 else f" {failures} times in a row"
+    message = f"The repository could not be read{often}: {reason}."
     return _Notice(event=SYNC_FAILED, payload=_failed(watch, message, "open"), occasion=iso(until))
 
 

@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from django.db import transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, QuerySet
 
 from repositories import queue
 from repositories.models import App, Watch
@@ -58,9 +58,17 @@ def redeliver_since(watch: Watch, moment: datetime) -> None:
 
 def retry_parked(watch: Watch) -> None:
     """Another attempt at every file that the endpoint refused."""
+    _retry_parked(watch, Parked.objects.filter(watch=watch))
+
+
+def retry_one_parked(parked: Parked) -> None:
+    _retry_parked(parked.watch, Parked.objects.filter(pk=parked.pk))
+
+
+def _retry_parked(watch: Watch, rows: QuerySet[Parked]) -> None:
     with transaction.atomic():
         _hold(watch)
-        Parked.objects.filter(watch=watch).update(again=True)
+        rows.update(again=True)
         _rewind(watch)
 
 

@@ -17,7 +17,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, clones, services
 from repositories.models import App, Repository, Watch, WatchStatus
-from snapshots.models import Delivery
+from snapshots.models import Delivery, Parked
 from tests.conftest import ALICE_KEY
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +41,9 @@ def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
     return watch
 
 
-def operate(client: Client, row: App | Repository | Watch | Delivery, operation: str, /, **data: object) -> str:
+def operate(
+    client: Client, row: App | Repository | Watch | Delivery | Parked, operation: str, /, **data: object
+) -> str:
     """Fill in the operation's page as a person would; returns the text of the page that follows."""
     url = reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{operation}", args=[row.pk])
     ticket = re.search(r'name="ticket" value="([^"]*)"', client.get(url).content.decode())
@@ -55,7 +57,7 @@ def logged() -> list[str]:
 
 
 def secret(page: str, name: str) -> str:
-    found = re.search(rf"{name}</label>.*?value=\"([^\"]*)\"", page, re.S)
+    found = re.search(rf"{name}</label>.*?<textarea[^>]*>([^<]*)</textarea>", page, re.S)
     assert found
     return found[1]
 
@@ -200,6 +202,23 @@ def test_parked_files_are_sent_again(
     work()
     assert not watch.parked.exists()
     assert "logo.png" in alice.files[watch.repository.public_id]
+
+
+def test_one_parked_file_is_sent_again_alone(
+    operator: Client, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    with alice.faults.put(ReceiverFault(status=422)):
+        watch = services.watch(alice_app, remote.url)
+        work()
+    parked = Parked.objects.get(watch=watch, file__path="logo.png")
+    assert "logo.png is being sent" in operate(operator, parked, "retry")
+    work()
+    assert set(alice.files[watch.repository.public_id]) == {"logo.png"}
+
+
+def test_a_time_to_come_is_no_time_to_redeliver_from(operator: Client, watch: Watch) -> None:
+    page = operate(operator, watch, "redeliver_since", moment="2999-01-01T00:00")
+    assert "has yet to come" in page
 
 
 def test_a_token_is_changed_when_it_can_read(operator: Client, alice_app: App, git_host: GitHost, work: Work) -> None:

@@ -1,5 +1,7 @@
 """Parked files: contents that an endpoint refused for themselves."""
 
+from typing import Any
+
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -7,8 +9,15 @@ from django.http import HttpRequest, HttpResponse
 from docora.console import bulk
 from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import ago, list_link, page_link
+from docora.console.operations import Operation
 from repositories.models import Watch
+from snapshots import redelivery
 from snapshots.models import Delivery, Parked
+
+
+def _retry(parked: Parked, _: dict[str, Any]) -> str:
+    redelivery.retry_one_parked(parked)
+    return f"{parked.file.path} is being sent to {parked.watch.app.name} again."
 
 
 @admin.register(Parked)
@@ -21,6 +30,7 @@ class ParkedAdmin(OfAWatchAdmin):
     ordering = ["-pk"]
     paginator = BoundedPaginator
     actions = ["retry_selected"]
+    operations = [Operation(name="retry", label="Retry", icon="replay", run=_retry)]
 
     @admin.display(description="Path")
     def path(self, parked: Parked) -> str:

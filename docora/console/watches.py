@@ -1,11 +1,14 @@
 """Watches: who gets what, how far it is, why it stands still and what to do about it."""
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -33,8 +36,14 @@ class MomentForm(PlainForm):
     moment = forms.DateTimeField(
         label="Since (UTC)",
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
-        help_text="Everything that the app acknowledged after this time is sent again.",
+        help_text="Everything that was sent to the app after this time is sent again.",
     )
+
+    def clean_moment(self) -> datetime:
+        moment: datetime = self.cleaned_data["moment"]
+        if moment > timezone.now():
+            raise ValidationError("This time has yet to come.")
+        return moment
 
 
 def _retry(watch: Watch, _: dict[str, Any]) -> str:
