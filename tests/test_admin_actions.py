@@ -17,6 +17,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, clones, services
 from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.selection import Selection
 from snapshots.models import Delivery, Parked
 from tests.conftest import ALICE_KEY
 
@@ -202,6 +203,20 @@ def test_parked_files_are_sent_again(
     work()
     assert not watch.parked.exists()
     assert "logo.png" in alice.files[watch.repository.public_id]
+
+
+def test_a_watch_of_some_files_counts_those(
+    operator: Client, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = services.watch(alice_app, remote.url, selection=Selection(include=("*.md",)))
+    row = reverse("admin:repositories_watch_change", args=[watch.pk])
+    with alice.faults.put(ReceiverFault(path="docs/start.md", status=500)):
+        work()
+    assert "1 so far" in operator.get(row).content.decode()
+    work(also_later_ones=True)
+    facts = re.search(r"Files delivered</dt>\s*<dd[^>]*>\s*([^<]*?)\s*</dd>", operator.get(row).content.decode())
+    assert facts
+    assert facts[1] == "2"
 
 
 def test_one_parked_file_is_sent_again_alone(

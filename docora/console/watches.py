@@ -20,6 +20,7 @@ from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from repositories import services
 from repositories.models import Watch, WatchStatus
+from repositories.selection import EVERYTHING
 from snapshots import redelivery
 from snapshots.models import Delivered, Delivery, Parked, Snapshot
 
@@ -132,14 +133,13 @@ class WatchAdmin(ConsoleAdmin):
         return super().get_queryset(request).select_related("app", "repository").defer(*SECRETS)
 
     def prepare(self, rows: list[Watch]) -> None:
-        unfinished = [watch.pk for watch in rows if watch.status != WatchStatus.SYNCED]
-        kept = Delivered.objects.filter(watch__in=unfinished, again="").order_by().values_list("watch")
+        counted = [w.pk for w in rows if w.status != WatchStatus.SYNCED or w.selection != EVERYTHING]
+        kept = Delivered.objects.filter(watch__in=counted, again="").order_by().values_list("watch")
         delivered = dict(kept.annotate(Count("pk")))
         totals = _totals({watch.repository_id for watch in rows})
         for watch in rows:
             watch.total = totals.get(watch.repository_id, 0)  # type: ignore[attr-defined]
-            done = watch.status == WatchStatus.SYNCED
-            watch.done = watch.total if done else delivered.get(watch.pk, 0)  # type: ignore[attr-defined]
+            watch.done = delivered.get(watch.pk, 0) if watch.pk in counted else watch.total  # type: ignore[attr-defined]
 
     @admin.display(description="Watch", ordering="app__name")
     def title(self, watch: Watch) -> SafeString:
@@ -152,7 +152,10 @@ class WatchAdmin(ConsoleAdmin):
     @admin.display(description="Files delivered")
     def files(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
-        return f"{total:,}" if watch.status == WatchStatus.SYNCED else progress(done, total)
+        if watch.status == WatchStatus.SYNCED:
+            return f"{done:,}"
+        # How many files a selection takes is not known before they are all compared.
+        return progress(done, total) if watch.selection == EVERYTHING else f"{done:,} so far"
 
     @admin.display(description="Reason")
     def reason(self, watch: Watch) -> str:
