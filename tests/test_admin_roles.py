@@ -123,6 +123,12 @@ def test_everybody_with_a_role_sees_the_queue_but_viewers_cannot_touch_it(client
     assert emptied == (403 if role == VIEWER else 302)
 
 
+def test_who_has_no_role_does_not_see_the_queue(client: Client) -> None:
+    login(client, "nobody")
+    assert client.get(reverse("admin:django_rq_dashboard_changelist")).status_code == 403
+    assert client.get(reverse("admin:django_rq_jobs", args=[0])).status_code == 403
+
+
 def test_nothing_is_shown_without_a_login(client: Client) -> None:
     for url in (reverse("admin:index"), url_of(App, "change"), url_of(Watch, "retry")):
         answer = client.get(url)

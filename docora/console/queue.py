@@ -1,4 +1,4 @@
-"""django-rq's own pages of queues, jobs and workers: everybody may look, operators may act, and actions are logged."""
+"""django-rq's own pages of queues, jobs and workers: viewers may look, operators may act, and actions are logged."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -26,7 +26,7 @@ admin.site.unregister(Dashboard)
 @admin.register(Dashboard)
 class GuardedQueueAdmin(_QueueAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.admin_site.has_permission(request)
+        return _may_look(request)
 
     def get_urls(self) -> list[URLPattern]:
         urls = super().get_urls()
@@ -35,11 +35,18 @@ class GuardedQueueAdmin(_QueueAdmin):
         return urls
 
 
+def _may_look(request: HttpRequest) -> bool:
+    """Who has a role; django-rq has no permission for it."""
+    return request.user.has_perm("repositories.view_watch")
+
+
 def _guarded(view: View, name: str) -> View:
     """django-rq lets every staff member do everything; all that changes something is a POST."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.user.is_authenticated and not _may_look(request):
+            raise PermissionDenied
         if request.method != "POST":
             return view(request, *args, **kwargs)
         if not request.user.has_perm("django_rq.admin"):
