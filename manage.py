@@ -19,12 +19,18 @@ def main() -> None:
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import OperationalError, ProgrammingError
 
     try:
         settings.INSTALLED_APPS  # noqa: B018  reading one setting loads them all
     except ImproperlyConfigured as error:
         sys.exit(f"docora: {error}")
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except (OperationalError, ProgrammingError) as error:
+        if "no such table" in str(error) or "does not exist" in str(error):
+            sys.exit(f"docora: the database in use has no tables yet: start Docora, or run manage.py migrate ({error})")
+        raise
 
 
 if __name__ == "__main__":

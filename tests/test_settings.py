@@ -78,6 +78,22 @@ def test_a_command_runs_also_where_nobody_reads_what_it_prints(data_dir: Path) -
     assert subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["onboard", "App", "https://app.example.com"], "docora: the database in use has no tables yet"),
+        (["rqworker", "nobodys"], "CommandError: There is no queue nobodys. The queues are snapshots, deliveries"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_line(data_dir: Path, command: list[str], said: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir)}
+    words = [sys.executable, "manage.py", *command]
+    result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith(said)
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_every_setting_is_documented_as_it_is() -> None:
     documented = [
         tuple(cell.strip() for cell in line.strip("|\n").split("|"))

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from django.conf import settings
+from django.core.management.base import CommandError
 from django_rq.management.commands.rqworker import Command as RqWorkerCommand
 
 
@@ -22,6 +23,9 @@ class Command(RqWorkerCommand):
         parser.set_defaults(serializer="rq.serializers.JSONSerializer", worker_ttl=30, with_scheduler=True)
 
     def handle(self, *queues: str, **options: Any) -> None:
+        if unknown := set(queues).difference(settings.RQ_QUEUES):
+            known = ", ".join(settings.RQ_QUEUES)
+            raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
         # Once in the worker instead of in every fork of it; the others are what Django and Python put off importing.
         for module in ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna"):
             import_module(module)

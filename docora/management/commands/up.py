@@ -89,7 +89,7 @@ class Command(BaseCommand):
         password = _create_first_admin()
         if password:
             self._say(f"  First start: sign in to the admin as admin with the password {password}")
-            self._say("  It is shown only now; change it with `manage.py changepassword admin`.\n")
+            self._say("  It is shown only now; change it with `.venv/bin/python manage.py changepassword admin`.\n")
         self._say("Ctrl-C stops all of it.")
 
     def _say(self, line: str) -> None:

@@ -24,7 +24,7 @@ class Command(BaseCommand):
         self._show(app, accounts.impact_of_deleting(app))
         if options["dry_run"]:
             return
-        if not options["yes"] and input("Delete it? Type yes: ").strip() != "yes":
+        if not options["yes"] and not _is_wanted():
             raise CommandError("Nothing was deleted.")
         accounts.delete_app(app)
         self.stdout.write("Deleted.")
@@ -38,3 +38,10 @@ class Command(BaseCommand):
         )
         for name in impact.orphans:
             self.stdout.write(f"    {name}")
+
+
+def _is_wanted() -> bool:
+    try:
+        return input("Delete it? Type yes: ").strip() == "yes"
+    except EOFError:  # nobody is there to answer
+        return False
