@@ -11,6 +11,8 @@ from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from rq import Queue
+from rq.serializers import JSONSerializer
 
 from docora.console import disk, statistics
 from docora.console.statistics import Tally
@@ -85,6 +87,15 @@ def test_no_page_asks_more_of_the_database_when_there_is_more_in_it(
             url = url.replace(f"/{name}/1/", f"/{name}/{pk}/")
         with django_assert_max_num_queries(most):  # type: ignore[operator]
             assert admin.get(url).status_code == 200, url
+
+
+def test_a_queue_that_no_worker_takes_is_named(admin: Client) -> None:
+    queue.connection().sadd("rq:workers", "rq:worker:somebody")
+    queue.connection().hset("rq:worker:somebody", mapping={"birth": "2026-01-01T00:00:00Z", "queues": "snapshots"})
+    queue.connection().sadd("rq:workers:snapshots", "rq:worker:somebody")
+    assert "none takes" not in overview(admin)
+    Queue(queue.SLOW_DELIVERIES, connection=queue.connection(), serializer=JSONSerializer).enqueue("builtins.abs", 1)
+    assert "none takes deliveries-slow" in overview(admin)
 
 
 def test_populate_refuses_a_database_in_use(watch: Watch) -> None:

@@ -49,7 +49,11 @@ class PlainForm(forms.Form):
 class TypedNameForm(PlainForm):
     """For what cannot be undone: whoever has typed the name has read it."""
 
-    name = forms.CharField(label="Type the name to go on", widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    name = forms.CharField(widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["name"].label = f"Type {title_of(self.row)} to go on"
 
     def clean_name(self) -> str:
         name = title_of(self.row)

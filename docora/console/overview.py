@@ -18,7 +18,7 @@ from docora.console import disk, hints, statistics
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
 from docora.console.statistics import Tally
-from repositories import queue
+from repositories import pulse, queue
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Parked
 
@@ -132,8 +132,11 @@ def _queue(url: str) -> Iterator[Tile]:
     waiting = f"oldest waits for {span(oldest)}" if oldest else "nothing waits"
     late = oldest is not None and oldest > timedelta(minutes=5)
     yield Tile(title="Queue", value=f"{depth:,} jobs", detail=waiting, url=url, tone="warn" if late else "good")
-    detail = "alive" if workers else "nothing is fetched or delivered"
-    yield Tile(title="Workers", value=str(workers), detail=detail, url=url, tone="good" if workers else "bad")
+    detail, untended = "alive" if workers else "nothing is fetched or delivered", pulse.untended_queues()
+    if workers and untended:
+        detail = f"none takes {', '.join(untended)}"
+    is_well = bool(workers) and not untended
+    yield Tile(title="Workers", value=str(workers), detail=detail, url=url, tone="good" if is_well else "bad")
 
 
 def _disk() -> Tile:

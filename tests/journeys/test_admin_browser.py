@@ -138,7 +138,7 @@ def test_an_operators_day(page: Page, hasty: Service, git_host: GitHost) -> None
         page.get_by_role("link", name="Company search").click()
         page.get_by_role("link", name="Delete").click()
         expect(page.get_by_text("1 repositories that nobody else watches")).to_be_visible()
-        page.get_by_label("Type the name to go on").fill("Company search")
+        page.get_by_label("Type Company search to go on").fill("Company search")
         page.get_by_role("button", name="Delete").click()
         expect(page.get_by_text("Company search is deleted.")).to_be_visible()
         wait_until(lambda: not list((hasty.data / "repos").glob("*/*/HEAD")), "the clone is purged")
