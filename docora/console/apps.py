@@ -233,7 +233,7 @@ class AppAdmin(ConsoleAdmin):
             ("Failing", ago(app.failing_since)),
             ("In the slow lane", ago(app.slow_since)),
             ("Asked for a pause until", ago(app.resting_until)),
-            ("Signed with both keys", ago(app.previous_key_until)),
+            ("Signed with old keys too, until", ago(app.previous_key_until)),
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),
             ("Accepted in the last day", self.success(app)),

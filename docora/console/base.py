@@ -55,7 +55,10 @@ class ConsoleAdmin(ThemedAdmin):
     view_on_site = False
 
     def facts(self, obj: Any) -> list[Fact]:
-        """What the page of one row says, from the most to the least important."""
+        """What the page of one row says, from the most to the least important.
+
+        Each page must say it; Django's own metaclass leaves no room for an abstract method.
+        """
         raise NotImplementedError(f"{type(self).__name__} has to say what its page shows")
 
     def panels(self, obj: Any) -> dict[str, object]:

@@ -15,7 +15,10 @@ from tests.browser import find_chromium, open_browser
 from tests.service import Service, wait_until
 
 CHROMIUM = find_chromium()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs an installed Chromium: apt-get install chromium"),
+]
 SECONDS = 30_000.0
 expect.set_options(timeout=SECONDS)
 PAGES = [

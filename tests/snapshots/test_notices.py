@@ -60,23 +60,23 @@ def test_an_open_circuit_is_told_to_every_watching_app_once(
     assert alice.problems == bob.problems == []
 
 
-def test_recovery_is_told_to_who_wants_to_know(
-    alice_app: App,
-    bob_app: App,
-    alice: Receiver,
-    bob: Receiver,
-    git_host: GitHost,
-    remote: HostedRepository,
-    work: Work,
-) -> None:
+@pytest.fixture
+def broken(
+    alice_app: App, bob_app: App, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
+) -> Watch:
+    """Alice's watch of a repository whose circuit has opened. Bob watches it too, and wants to know of recoveries."""
     App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
     watch = services.watch(alice_app, remote.url)
     services.watch(bob_app, remote.url)
     work()
     with git_host.faults.put(GitFault(status=503)):
-        look(watch.repository, work, times=5)
+        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD)
+    return watch
+
+
+def test_recovery_is_told_to_who_wants_to_know(broken: Watch, alice: Receiver, bob: Receiver, work: Work) -> None:
     Repository.objects.update(circuit_open_until="2000-01-01T00:00:00Z")
-    look(watch.repository, work, times=2)
+    look(broken.repository, work, times=2)
     assert events(alice)[-1] == "sync_failed"
     assert events(bob)[-1] == "sync_recovered"
     assert events(bob).count("sync_recovered") == 1
@@ -185,25 +185,12 @@ def test_a_notice_to_an_app_that_stops_watching_meanwhile_is_not_logged_and_no_f
 
 @pytest.mark.parametrize("by", ["the operator", "a new token"])
 def test_who_wants_to_know_is_told_also_when_a_person_closes_the_circuit(
-    alice_app: App,
-    bob_app: App,
-    bob: Receiver,
-    git_host: GitHost,
-    remote: HostedRepository,
-    work: Work,
-    settings: Settings,
-    by: str,
+    broken: Watch, bob: Receiver, work: Work, by: str
 ) -> None:
-    App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
-    watch = services.watch(alice_app, remote.url)
-    services.watch(bob_app, remote.url)
-    work()
-    with git_host.faults.put(GitFault(status=503)):
-        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD)
     if by == "the operator":
-        services.reset_circuit(watch.repository)
+        services.reset_circuit(broken.repository)
     else:
-        services.change_token(alice_app, watch.repository.public_id, "another")
+        services.change_token(broken.app, broken.repository.public_id, "another")
     work()
     assert events(bob)[-2:] == ["sync_failed", "sync_recovered"]
 
