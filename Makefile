@@ -66,7 +66,7 @@ bench-admin: $(VENV)/.dev ## every page of the admin with a million delivered fi
 	@$(BIN)/python -m benchmarks.admin
 
 screenshots: $(VENV)/.dev ## pictures of every page of the admin into data/screenshots; needs an installed Chromium
-	@$(BIN)/python -m tests.screenshots
+	@$(BIN)/python -m tests.support.screenshots
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -65,7 +65,7 @@ def main() -> None:
 def measure(database: str) -> None:
     folder = Path(os.environ["DOCORA_DATA_DIR"])
     if database == "postgresql":
-        from tests import postgres
+        from tests.support import postgres
 
         os.environ["DATABASE_URL"] = postgres.start(folder / "postgresql")
     os.environ["DJANGO_SETTINGS_MODULE"] = "docora.settings"
@@ -75,13 +75,14 @@ def measure(database: str) -> None:
     from django.conf import settings
     from django.core.management import call_command
 
-    from docora import valkey
+    from benchmarks.populate import populate
+    from docora.processes import valkey
 
     settings.ALLOWED_HOSTS.append("testserver")
     server = valkey.start(settings.REDIS_SOCKET, persistent=False)
     try:
         call_command("migrate", verbosity=0)
-        call_command("populate")
+        populate()
         report(database)
     finally:
         server.terminate()

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from docora import valkey
+from docora.processes import valkey
 
 _ROOT = Path(__file__).parent.parent
 _CLIENTS = 4

@@ -22,9 +22,9 @@ import django
 from rich.console import Console
 from rich.table import Table
 
-from docora import valkey
 from docora.demo.bare import Content
 from docora.demo.githost import GitHost, HostedRepository
+from docora.processes import valkey
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2_000
@@ -45,8 +45,8 @@ _MEASURE = """
 import re, django
 from pathlib import Path
 django.setup()
-from snapshots import jobs, delivery
-while delivery.deliver({watch}, job_id="bench") is not None:
+from snapshots.delivery import tell
+while tell.deliver({watch}, job_id="bench") is not None:
     pass
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 """
@@ -154,7 +154,7 @@ class Bench:
 
     def _time_until_synced(self, url: str, apps: int, repositories: int) -> tuple[float, float]:
         """From the moment when all have watched, with idle workers; and what the queue itself costs."""
-        from repositories import services
+        from repositories import watches
         from repositories.models import Repository
 
         idle = _time_of_empty_jobs(apps * repositories + repositories)
@@ -162,13 +162,13 @@ class Bench:
         ids = [pk for remote in remotes for pk in self._watch(url, remote, apps)]
         started = time.perf_counter()
         for repository in Repository.objects.filter(watches__in=ids).distinct():
-            services.request_snapshot(repository)
+            watches.request_snapshot(repository)
         _wait(lambda: _synced(ids) == len(ids))
         return time.perf_counter() - started, idle
 
     def beside_hanging(self, url: str) -> tuple[float, float]:
         """While every worker waits for an endpoint that hangs: the first sync of another app, and a change of it."""
-        from repositories import queue
+        from repositories.base import queue
         from repositories.models import Watch
 
         remote = self._repository(small_files(10))
@@ -183,12 +183,12 @@ class Bench:
 
     def _snapshotted(self, url: str, files: Files) -> int:
         """A watch whose repository has been looked at, and nothing delivered."""
-        from repositories import queue
+        from repositories.base import queue
         from repositories.models import Watch
-        from snapshots import services
+        from snapshots import look
 
         (watch_id,) = self._watch(url, self._repository(files), 1)
-        services.take_snapshot(Watch.objects.get(pk=watch_id).repository_id, job_id="bench")
+        look.take_snapshot(Watch.objects.get(pk=watch_id).repository_id, job_id="bench")
         queue.connection().flushall()
         return watch_id
 
@@ -196,14 +196,14 @@ class Bench:
         """Watches of a repository, not yet asked for."""
         from django.db import transaction
 
-        from repositories import accounts, services
+        from repositories import accounts, watches
         from repositories.models import App
 
         made = []
         for _ in range(apps):
             app = App.objects.get(public_id=accounts.onboard("bench", url).app_id)
             with transaction.atomic():
-                made.append(services.watch(app, remote.url).pk)
+                made.append(watches.watch(app, remote.url).pk)
                 transaction.get_connection().run_on_commit.clear()
         return made
 
@@ -222,10 +222,10 @@ def hanging_endpoint() -> Iterator[str]:
 
 
 def _look_at(watch_id: int) -> None:
-    from repositories import services
+    from repositories import watches
     from repositories.models import Watch
 
-    services.request_snapshot(Watch.objects.get(pk=watch_id).repository)
+    watches.request_snapshot(Watch.objects.get(pk=watch_id).repository)
 
 
 def _time_until_told(watch_id: int, remote: HostedRepository) -> float:
@@ -240,9 +240,9 @@ def _time_until_told(watch_id: int, remote: HostedRepository) -> float:
 
 def deliver(watch_id: int) -> None:
     from repositories.models import Watch
-    from snapshots import delivery
+    from snapshots.delivery import tell
 
-    while delivery.deliver(watch_id, job_id="bench") is not None:
+    while tell.deliver(watch_id, job_id="bench") is not None:
         pass
     assert Watch.objects.get(pk=watch_id).status == "synced"  # noqa: S101  a failure is no measurement
 
@@ -261,7 +261,7 @@ async def raw_rate(url: str) -> float:
 
 @contextmanager
 def _workers() -> Iterator[None]:
-    from repositories import queue
+    from repositories.base import queue
 
     with ExitStack() as stack:
         for _ in range(WORKERS):
@@ -272,7 +272,7 @@ def _workers() -> Iterator[None]:
 
 def _time_of_empty_jobs(count: int) -> float:
     """What the queue itself costs: each job is a forked process."""
-    from repositories import queue
+    from repositories.base import queue
 
     started = time.perf_counter()
     for number in range(count):

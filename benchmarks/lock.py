@@ -33,9 +33,9 @@ from rich.table import Table
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from docora import valkey
-from docora.worker import Worker
-from repositories import connections
+from docora.processes import valkey
+from docora.processes.worker import Worker
+from repositories.base import connections
 from repositories.repo_lock import lock_status, repo_lock
 
 WORK = 0.02

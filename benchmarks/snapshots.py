@@ -29,9 +29,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from docora import valkey
 from docora.demo.bare import GIT_ENVIRONMENT, BareRepository
 from docora.demo.githost import GitHost, HostedRepository
+from docora.processes import valkey
 
 ROUNDS = 15
 FIRSTS = 3
@@ -282,10 +282,11 @@ def child(verb: str, words: list[str]) -> None:
     import django
 
     django.setup()
-    from repositories import accounts, clones, services
+    from repositories import accounts, watches
+    from repositories.git import clones
     from repositories.models import App, Repository
+    from snapshots.look import take_snapshot
     from snapshots.models import Snapshot
-    from snapshots.services import take_snapshot
 
     url, times = words[0], int(words[1]) if len(words) > 1 else 1
     if verb == "first":
@@ -295,7 +296,7 @@ def child(verb: str, words: list[str]) -> None:
         for number in range(times):
             accounts.onboard(f"app {number}", "http://127.0.0.1:9")
         for app in App.objects.order_by("-pk")[:times]:
-            services.watch(app, url)
+            watches.watch(app, url)
         times = 1
     repository = Repository.objects.get(url=url)
     repository.watches.update(synced_sequence=repository.sequence)  # as if all had been delivered

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from docora import env
-from docora.console.look import UNFOLD as UNFOLD
+from docora.console.theme import UNFOLD as UNFOLD
 from docora.keys import read_or_create
 
 # A missing git is told in one line by the commands that need it, not by GitPython's import.
@@ -37,7 +37,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "docora.gate.ApiGate",
+    "docora.api.gate.ApiGate",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -124,7 +124,7 @@ RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
     for name in ("snapshots", "deliveries", "deliveries-slow")
 }
-RQ = {"WORKER_CLASS": "docora.worker.Worker", "COMMIT_MODE": "on_db_commit"}
+RQ = {"WORKER_CLASS": "docora.processes.worker.Worker", "COMMIT_MODE": "on_db_commit"}
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 if env.LOG_LEVEL.upper() not in _LOG_LEVELS:

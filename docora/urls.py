@@ -4,8 +4,8 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
-from docora import health, ready
-from docora.api import api, api_v1
+from docora import health
+from docora.api.mount import api, api_v1
 
 admin.autodiscover()
 
@@ -13,7 +13,7 @@ urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("health", health.health),
     path("version", health.version),
-    path("ready", ready.ready),
+    path("ready", health.ready),
     path("api/v1/", api_v1.urls),
     path("api/", api.urls),
     path("admin/", admin.site.urls),

@@ -9,9 +9,10 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from repositories import clones, queue
-from repositories.clones import Remote, Tip
+from repositories.base import queue
 from repositories.errors import AccessDenied, GitError, RefNotFound
+from repositories.git import clones
+from repositories.git.clones import Remote, Tip
 from repositories.models import Repository, Watch, WatchStatus
 
 

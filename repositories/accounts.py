@@ -11,9 +11,9 @@ from django.db import transaction
 from django.db.models import Count, Exists, F, OuterRef
 from django.utils import timezone
 
-from repositories import queue
+from repositories.base import queue
 from repositories.models import App, Repository, Watch, WatchStatus, hash_of
-from repositories.services import NotWatched, hold, unwatch
+from repositories.watches import NotWatched, hold, unwatch
 
 log = logging.getLogger("docora.repositories")
 

@@ -18,8 +18,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from repositories.crypto import EncryptedField
-from repositories.remotes import RemoteUrl
+from repositories.base.crypto import EncryptedField
+from repositories.git.urls import RemoteUrl
 from repositories.selection import Selection
 
 

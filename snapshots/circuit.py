@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from repositories.errors import DocoraError
 from repositories.models import Repository, WatchStatus
-from snapshots import notices
+from snapshots.delivery import notices
 from snapshots.reasons import sentence_of
 
 log = logging.getLogger("docora.circuit")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from repositories import clones
 from repositories.errors import CloneDamaged, DocoraError
+from repositories.git import clones
 from repositories.models import Watch
 from snapshots import manifest
 from snapshots.models import FileVersion

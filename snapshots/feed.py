@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db.models import Exists, F, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from repositories import cursors
+from repositories.base import cursors
 from repositories.errors import DocoraError
 from repositories.models import Repository, Watch
 from snapshots import manifest

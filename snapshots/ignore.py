@@ -8,7 +8,7 @@ import logging
 
 import pathspec
 
-from repositories.blobs import Blobs
+from repositories.git.blobs import Blobs
 
 log = logging.getLogger("docora.snapshots")
 

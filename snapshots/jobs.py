@@ -4,39 +4,34 @@ import math
 
 from rq import Retry, get_current_job
 
-from repositories import queue
-from repositories import services as repositories
-from repositories.dry_run import Question
+from repositories.base import queue
+from repositories.jobs import job_id
+from repositories.jobs import purge_clone as purge_clone  # its name in messages that were queued before 0.2
 from repositories.models import App
-from repositories.repo_lock_retry import retry_when_locked
-from snapshots import delivery, notices, reconcile, services
-from snapshots import measure as measuring
+from repositories.repo_lock.retry import retry_when_locked
+from snapshots import dry_run, look, reconcile
+from snapshots.delivery import notices, tell
 
 
 @queue.one_round_at_a_time
 @retry_when_locked
 def take_snapshot(repository_id: int) -> Retry | None:
-    return _again(services.take_snapshot(repository_id, job_id=_job_id()))
+    return _again(look.take_snapshot(repository_id, job_id=job_id()))
 
 
 @retry_when_locked
 def deliver(watch_id: int) -> Retry | None:
-    return _again(delivery.deliver(watch_id, job_id=_job_id(), lane=_lane()))
-
-
-@retry_when_locked
-def purge_clone(clone_key: str) -> None:
-    repositories.purge_clone(clone_key, job_id=_job_id())
+    return _again(tell.deliver(watch_id, job_id=job_id(), lane=_lane()))
 
 
 @retry_when_locked
 def measure(sealed_question: str) -> None:
-    measuring.measure(Question.unseal(sealed_question), job_id=_job_id())
+    dry_run.measure(dry_run.Question.unseal(sealed_question), job_id=job_id())
 
 
 @retry_when_locked
 def reconcile_all(_: None = None) -> None:
-    reconcile.run(job_id=_job_id())
+    reconcile.run(job_id=job_id())
 
 
 def announce_refusal(watch_id: int) -> None:
@@ -53,16 +48,11 @@ def send_notice(subject: tuple[str, int]) -> Retry | None:
 
 
 def resume_app(app_id: int) -> None:
-    delivery.resume(App.objects.get(pk=app_id))
+    tell.resume(App.objects.get(pk=app_id))
 
 
 def mail_disabled(app_id: int) -> None:
     notices.mail_disabled(App.objects.get(pk=app_id))
-
-
-def _job_id() -> str:
-    job = get_current_job()
-    return job.id if job else "none"
 
 
 def _lane() -> str:

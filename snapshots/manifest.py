@@ -14,11 +14,11 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Model, Q, QuerySet
 
-from repositories import clones, trees
-from repositories.blobs import Blobs, Digest
 from repositories.errors import TooLarge
+from repositories.git import clones, trees
+from repositories.git.blobs import Blobs, Digest
+from repositories.git.trees import Entry
 from repositories.models import Repository
-from repositories.trees import Entry
 from snapshots import ignore
 from snapshots.models import File, FileVersion, Snapshot
 from snapshots.paths import GitPath

@@ -3,7 +3,7 @@
 from repositories import access
 from repositories.errors import AccessDenied, DocoraError
 from repositories.models import App, Watch
-from repositories.services import watch_of
+from repositories.watches import watch_of
 
 
 class AccessRefused(DocoraError):

@@ -15,11 +15,11 @@ from django.conf import settings
 from django.db.models import F, Min, Q
 from django.utils import timezone
 
-from repositories import clones
 from repositories.errors import GitError, LockTimeoutError
+from repositories.git import clones
 from repositories.models import Repository
 from repositories.repo_lock import janitor_lock, repo_lock
-from repositories.services import purge_clone, request_snapshot
+from repositories.watches import purge_clone, request_snapshot
 from snapshots import history
 from snapshots.models import Snapshot
 

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from repositories import pulse, queue
+from repositories.base import pulse, queue
 from repositories.models import Repository, Watch, WatchStatus
-from repositories.services import request_snapshot
-from snapshots.delivery import due as due_watches
-from snapshots.delivery import request_delivery
+from repositories.watches import request_snapshot
+from snapshots.delivery.tell import due as due_watches
+from snapshots.delivery.tell import request_delivery
 from snapshots.models import Delivery, Snapshot
 
 log = logging.getLogger("docora.schedule")

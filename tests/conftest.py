@@ -11,14 +11,16 @@ import pytest
 import redis
 from pytest_django import Settings
 
-from docora import valkey as embedded
+from docora.api import rate_limit
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import accounts, queue, rate_limit, repo_lock
+from docora.processes import valkey as embedded
+from repositories import accounts, repo_lock
+from repositories.base import queue
 from repositories.models import App
-from tests.api import Api
-from tests.browser import find_chromium
-from tests.worker import run_jobs
+from tests.support.api import Api
+from tests.support.browser import find_chromium
+from tests.support.worker import run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
 BOB_KEY = "bob-keeps-this-key-secret-too"
@@ -65,7 +67,7 @@ def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     def connect(**_: object) -> fakeredis.FakeRedis:
         return fakeredis.FakeRedis(server=server)
 
-    monkeypatch.setattr("repositories.connections.connect", connect)
+    monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
     rate_limit.connection.cache_clear()
     monkeypatch.setattr(rate_limit, "_asked_again_at", 0.0)
@@ -98,7 +100,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
     def connect(*, timeout: float = 5) -> redis.Redis:
         return redis.Redis.from_url(url, socket_timeout=timeout)
 
-    monkeypatch.setattr("repositories.connections.connect", connect)
+    monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
     rate_limit.connection.cache_clear()
     with connect() as client:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests import postgres
+from tests.support import postgres
 
 _home = Path(tempfile.mkdtemp(prefix="docora-tests-"))
 atexit.register(shutil.rmtree, _home, ignore_errors=True)

@@ -30,8 +30,8 @@ from docora.console.operations import (
 from repositories import accounts
 from repositories.errors import DocoraError
 from repositories.models import App, Watch, WatchStatus
+from snapshots.delivery.notices import ping
 from snapshots.models import Delivery
-from snapshots.notices import ping
 
 _SUCCESS_WINDOW = timedelta(days=1)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from repositories import clones
 from repositories.errors import DocoraError
+from repositories.git import clones
+from snapshots.delivery.payloads import describe, iso
 from snapshots.models import Delivery, FileVersion
-from snapshots.payloads import describe, iso
 
 _SHOWN = 64 * 1024
 

@@ -19,10 +19,10 @@ from django.urls import reverse
 
 from docora.console.operations import write_log
 from docora.console.retries import retry
-from repositories import queue
+from repositories.base import queue
 from repositories.errors import DocoraError
 from repositories.models import Watch
-from snapshots import redelivery
+from snapshots.delivery import redelivery
 from snapshots.models import Delivery
 
 _KEPT_FOR = 24 * 3600

@@ -16,8 +16,8 @@ from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
 from docora.console.statistics import ACCEPTED
 from repositories.models import App, Repository, Watch
-from snapshots import notices, redelivery
 from snapshots.changes import Event
+from snapshots.delivery import notices, redelivery
 from snapshots.models import Delivery
 
 _SEARCHED = 50_000

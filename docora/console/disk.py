@@ -10,7 +10,8 @@ from typing import Any
 import redis
 from django.utils import timezone
 
-from repositories import clones, queue
+from repositories.base import queue
+from repositories.git import clones
 from repositories.models import Repository
 
 _KEY = "docora:clone-sizes"

@@ -18,7 +18,7 @@ from docora.console import disk, hints, statistics
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
 from docora.console.statistics import Tally
-from repositories import pulse, queue
+from repositories.base import pulse, queue
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Parked
 

@@ -11,7 +11,7 @@ from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import ago, list_link, page_link
 from docora.console.operations import Operation
 from repositories.models import Watch
-from snapshots import redelivery
+from snapshots.delivery import redelivery
 from snapshots.models import Delivery, Parked
 
 

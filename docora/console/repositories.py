@@ -13,7 +13,7 @@ from docora.console.base import ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, badge, code, commit_link, lines, list_link, size, span
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, TypedNameForm
-from repositories import services
+from repositories import watches
 from repositories.models import Repository, Watch
 from snapshots.models import Delivery
 
@@ -23,22 +23,22 @@ def circuit_is_open(repository: Repository) -> bool:
 
 
 def _snapshot_now(repository: Repository, _: dict[str, Any]) -> str:
-    services.ask_for_snapshot(repository)
+    watches.ask_for_snapshot(repository)
     return f"A snapshot of {repository} is queued."
 
 
 def _reset_circuit(repository: Repository, _: dict[str, Any]) -> str:
-    services.reset_circuit(repository)
+    watches.reset_circuit(repository)
     return f"The circuit of {repository} is closed, and a snapshot is queued."
 
 
 def _reclone(repository: Repository, _: dict[str, Any]) -> str:
-    services.reclone(repository)
+    watches.reclone(repository)
     return f"{repository} will be cloned anew; the old clone stays until the new one is complete."
 
 
 def _purge(repository: Repository, _: dict[str, Any]) -> str:
-    services.purge(repository)
+    watches.purge(repository)
     return f"{repository} is gone; its clone is being deleted."
 
 

@@ -1,8 +1,8 @@
 """Trying a watch again: what it waits for may be the git host as well as the app's endpoint."""
 
 from repositories.models import Watch
-from repositories.services import ask_for_snapshot
-from snapshots.redelivery import retry_now
+from repositories.watches import ask_for_snapshot
+from snapshots.delivery.redelivery import retry_now
 
 
 def retry(watch: Watch) -> None:

@@ -15,7 +15,7 @@ from django.db.models import Count, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Left
 from django.utils import timezone
 
-from repositories import queue
+from repositories.base import queue
 from snapshots.models import Delivery, Snapshot
 
 ACCEPTED = Q(status__gte=200, status__lt=300)

@@ -18,10 +18,10 @@ from docora.console.display import NOTHING, ago, commit_link, lines, list_link, 
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
-from repositories import services
+from repositories import watches
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING
-from snapshots import redelivery
+from snapshots.delivery import redelivery
 from snapshots.models import Delivered, Delivery, Parked, Snapshot
 
 
@@ -63,7 +63,7 @@ def _retry_parked(watch: Watch, _: dict[str, Any]) -> str:
 
 
 def _change_token(watch: Watch, data: dict[str, Any]) -> str:
-    services.change_token(watch.app, watch.repository.public_id, data["token"])
+    watches.change_token(watch.app, watch.repository.public_id, data["token"])
     return "The new token can read the repository and is used from now on."
 
 

@@ -4,7 +4,7 @@ import redis
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from repositories import connections
+from repositories.base import connections
 
 
 def check_redis() -> None:

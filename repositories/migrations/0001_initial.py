@@ -3,7 +3,7 @@
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
-import repositories.crypto
+import repositories.base.crypto
 import repositories.models
 from django.db import migrations, models
 
@@ -27,10 +27,10 @@ class Migration(migrations.Migration):
                 ('website', models.CharField(blank=True, max_length=2000, validators=[django.core.validators.URLValidator()])),
                 ('description', models.TextField(blank=True)),
                 ('bearer_hash', models.CharField(editable=False, max_length=64, unique=True)),
-                ('webhook_key', repositories.crypto.EncryptedField(editable=False, validators=[django.core.validators.MinLengthValidator(16), django.core.validators.MaxLengthValidator(500)])),
+                ('webhook_key', repositories.base.crypto.EncryptedField(editable=False, validators=[django.core.validators.MinLengthValidator(16), django.core.validators.MaxLengthValidator(500)])),
                 ('max_in_flight', models.PositiveSmallIntegerField(default=8, help_text='Webhooks sent at the same time; 1 keeps the strict order.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(64)])),
                 ('wants_recovery', models.BooleanField(default=False, help_text='Also tell it, with sync_recovered, that a repository can be read again.', verbose_name='tell recovery')),
-                ('previous_webhook_keys', repositories.crypto.EncryptedField(blank=True, default='', editable=False, help_text='As JSON, the newest first.')),
+                ('previous_webhook_keys', repositories.base.crypto.EncryptedField(blank=True, default='', editable=False, help_text='As JSON, the newest first.')),
                 ('previous_key_until', models.DateTimeField(blank=True, editable=False, help_text='Until then, webhooks are signed with the previous keys too.', null=True)),
                 ('disabled_at', models.DateTimeField(blank=True, editable=False, help_text='Nothing is sent since then.', null=True)),
                 ('disabled_reason', models.CharField(blank=True, editable=False, max_length=300)),
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
             name='Watch',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token', repositories.crypto.EncryptedField(blank=True, editable=False)),
+                ('token', repositories.base.crypto.EncryptedField(blank=True, editable=False)),
                 ('include', models.JSONField(default=list, editable=False, help_text='Globs of the files that the app wants.')),
                 ('exclude', models.JSONField(default=list, editable=False, help_text='Globs of the files that it does not want.')),
                 ('max_file_size', models.PositiveBigIntegerField(editable=False, null=True)),

@@ -7,8 +7,8 @@ import pytest
 import redis
 from pytest_django import Settings
 
-from tests.journeys.lock_cast import Cast
-from tests.service import Service
+from tests.support.lock_cast import Cast
+from tests.support.service import Service
 
 
 @pytest.fixture

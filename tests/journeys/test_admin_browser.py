@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect
 
 from docora.demo.githost import GitHost
 from docora.demo.receiver import Receiver, ReceiverFault
-from tests.browser import find_chromium, open_browser
-from tests.service import Service, wait_until
+from tests.support.browser import find_chromium, open_browser
+from tests.support.service import Service, wait_until
 
 CHROMIUM = find_chromium()
 pytestmark = [

@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from tests.journeys.api_cast import ClientApp, settings_for, tracebacks_of
-from tests.service import Service
+from tests.support.api_cast import ClientApp, settings_for, tracebacks_of
+from tests.support.service import Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,8 +10,8 @@ import pytest
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
-from tests.journeys.api_cast import ClientApp, clones_of, settings_for, tracebacks_of
-from tests.service import Service, wait_until
+from tests.support.api_cast import ClientApp, clones_of, settings_for, tracebacks_of
+from tests.support.service import Service, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from docora.demo.receiver import Receiver, ReceiverFault
-from repositories.repo_lock_server import who_is
-from tests.journeys.delivery_cast import Stage
-from tests.service import wait_until
+from repositories.repo_lock._server import who_is
+from tests.support.delivery_cast import Stage
+from tests.support.service import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,10 +13,11 @@ from django.urls import NoReverseMatch, reverse
 
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import accounts, queue, services
+from repositories import accounts, watches
+from repositories.base import queue
 from repositories.models import App, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
-from tests.worker import run_jobs
+from tests.support.worker import run_jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +28,7 @@ TIMES = {"last_checked_at", "next_check_at"}
 
 @pytest.fixture
 def watch(alice_app: App, remote: HostedRepository) -> Watch:
-    return services.watch(alice_app, remote.url)
+    return watches.watch(alice_app, remote.url)
 
 
 @pytest.fixture

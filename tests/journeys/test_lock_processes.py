@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from docora import valkey as embedded
+from docora.processes import valkey as embedded
 from repositories.repo_lock import LockTimeoutError, release_leftovers, repo_lock, start_anew
-from tests.journeys.lock_cast import KEY, LOST, OK, TIMED_OUT, Cast, results, send
+from tests.support.lock_cast import KEY, LOST, OK, TIMED_OUT, Cast, results, send
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def own_server(
     def connect(*, timeout: float = 5) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(server.socket), socket_timeout=timeout)
 
-    monkeypatch.setattr("repositories.connections.connect", connect)
+    monkeypatch.setattr("repositories.base.connections.connect", connect)
     start_anew()
     yield server
     server.stop()

@@ -16,10 +16,10 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from repositories.repo_lock import lock_status, repo_lock
-from tests.journeys.lock_cast import KEY, Cast, send, waiters, work
+from tests.support.lock_cast import KEY, Cast, send, waiters, work
 
 pytestmark = pytest.mark.slow
-FETCH = "tests.journeys.lock_jobs.fetch"
+FETCH = "tests.support.lock_jobs.fetch"
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from docora import valkey
-from tests.service import ROOT, Service, wait_until
+from docora.processes import valkey
+from tests.support.service import ROOT, Service, wait_until
 
 pytestmark = pytest.mark.slow
 

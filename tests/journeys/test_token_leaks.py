@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from docora.demo.githost import GitFault
-from tests.journeys.git_cast import Scene, scene
-from tests.service import wait_until
+from tests.support.git_cast import Scene, scene
+from tests.support.service import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
-from tests.journeys.git_cast import scene
-from tests.service import wait_until
+from tests.support.git_cast import scene
+from tests.support.service import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from docora import processes, valkey
-from tests.service import Service, environment, wait_until
+from docora.processes import marks, valkey
+from tests.support.service import Service, environment, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def pid_of(service: Service, name: str) -> int | None:
     """The process that the supervisor runs under this name now."""
     assert service.process is not None
     for process in psutil.Process(service.process.pid).children():
-        if re.search(rf"\.{name}\.\d+$", environment(process).get(processes.MARK, "")):
+        if re.search(rf"\.{name}\.\d+$", environment(process).get(marks.MARK, "")):
             return process.pid
     return None
 

@@ -12,11 +12,11 @@ from rq import Queue
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
-from docora import horse
-from tests.journeys.lock_cast import Cast, send, work
+from docora.processes import horse
+from tests.support.lock_cast import Cast, send, work
 
 pytestmark = pytest.mark.slow
-JOBS = "tests.journeys.horse_jobs"
+JOBS = "tests.support.horse_jobs"
 
 
 @pytest.fixture

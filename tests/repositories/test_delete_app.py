@@ -9,9 +9,11 @@ from rq.serializers import JSONSerializer
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import accounts, clones, queue, services
+from repositories import accounts, watches
+from repositories.base import queue
+from repositories.git import clones
 from repositories.models import App, Repository, Watch
-from repositories.services import AppGone, NotWatched
+from repositories.watches import AppGone, NotWatched
 from snapshots.models import Delivered, Delivery, File
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,15 +23,15 @@ Work = Callable[..., None]
 
 @pytest.fixture
 def shared(remote: HostedRepository, alice_app: App, bob_app: App) -> Repository:
-    services.watch(bob_app, remote.url)
-    return services.watch(alice_app, remote.url).repository
+    watches.watch(bob_app, remote.url)
+    return watches.watch(alice_app, remote.url).repository
 
 
 @pytest.fixture
 def own(git_host: GitHost, alice_app: App) -> Repository:
     repository = git_host.create("alice/own")
     repository.commit({"a.md": "a"})
-    return services.watch(alice_app, repository.url).repository
+    return watches.watch(alice_app, repository.url).repository
 
 
 def waiting_jobs() -> set[str]:
@@ -67,7 +69,7 @@ def test_an_app_that_is_deleted_while_it_watches_gets_no_watch(alice_app: App, r
     late = App.objects.get(pk=alice_app.pk)
     accounts.delete_app(alice_app)
     with pytest.raises(AppGone):
-        services.watch(late, remote.url)
+        watches.watch(late, remote.url)
     assert not Repository.objects.exists()
 
 
@@ -103,6 +105,6 @@ def test_the_command_shows_what_goes_and_asks(
 
 
 def test_an_unwatched_repository_cannot_be_unwatched_again(alice_app: App, own: Repository) -> None:
-    services.unwatch(alice_app, own.public_id)
+    watches.unwatch(alice_app, own.public_id)
     with pytest.raises(NotWatched):
-        services.unwatch(alice_app, own.public_id)
+        watches.unwatch(alice_app, own.public_id)

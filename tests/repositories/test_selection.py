@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from repositories.refs import check_ref_name
+from repositories.git.refs import check_ref_name
 from repositories.selection import Selection, check_glob
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import clones, services
-from repositories.clones import Remote, Tip
+from repositories import watches
+from repositories.git import clones
+from repositories.git.clones import Remote, Tip
 from repositories.models import App, Watch, WatchStatus
-from snapshots import delivery, redelivery
-from snapshots.services import take_snapshot
+from snapshots.delivery import redelivery, tell
+from snapshots.look import take_snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +27,7 @@ def secret(git_host: GitHost) -> HostedRepository:
 
 @pytest.fixture
 def watch(alice_app: App, secret: HostedRepository, work: Work) -> Watch:
-    watch = services.watch(alice_app, secret.url, token="alice")
+    watch = watches.watch(alice_app, secret.url, token="alice")
     work()
     return watch
 
@@ -54,7 +55,7 @@ def test_who_tries_a_refused_watch_again_does_not_take_the_refusal_away(
 def test_a_token_that_is_accepted_again_is_noticed_although_another_one_reads_the_repository(
     watch: Watch, bob_app: App, secret: HostedRepository, work: Work
 ) -> None:
-    services.watch(bob_app, secret.url, token="bob")
+    watches.watch(bob_app, secret.url, token="bob")
     work()
     Watch.objects.filter(pk=watch.pk).update(
         status=WatchStatus.FAILED, access_denied_at=watch.created_at, last_error_code="no-access", last_error="refused"
@@ -78,10 +79,10 @@ def test_a_refusal_of_the_token_before_does_not_count(
         try:
             return ask(remote, ref)
         finally:
-            services.change_token(watch.app, watch.repository.public_id, "newer")
+            watches.change_token(watch.app, watch.repository.public_id, "newer")
 
     monkeypatch.setattr(clones, "look", ask_and_change)
-    delivery.deliver(watch.pk, job_id="deliver")
+    tell.deliver(watch.pk, job_id="deliver")
     watch.refresh_from_db()
     assert watch.access_denied_at is None
     work()

@@ -14,12 +14,12 @@ from pytest_django import Settings
 from docora.console.retries import retry
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import services
+from repositories import watches
 from repositories.errors import HostUnavailable
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import circuit
+from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
-from snapshots.services import take_snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,7 +42,7 @@ def test_pauses_grow_until_the_circuit_opens(
     alice_app: App, alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
 ) -> None:
     settings.RETRY_BASE_DELAY = 1
-    services.watch(alice_app, remote.url)
+    watches.watch(alice_app, remote.url)
     work()
     with git_host.faults.put(GitFault(status=503)):
         assert [look() for _ in range(5)] == [1, 2, 4, 8, None]
@@ -57,7 +57,7 @@ def test_pauses_grow_until_the_circuit_opens(
 def test_one_notice_however_long_the_outage_and_everything_syncs_again_by_itself(
     alice_app: App, alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work
 ) -> None:
-    watch = services.watch(alice_app, remote.url)
+    watch = watches.watch(alice_app, remote.url)
     work()
     remote.commit({"news.md": "news"})
     with git_host.faults.put(GitFault(status=503)):
@@ -69,7 +69,7 @@ def test_one_notice_however_long_the_outage_and_everything_syncs_again_by_itself
         work()
     assert notices(alice) == ["sync_failed"]
     end_of_cooldown()
-    services.request_snapshot(watch.repository)
+    watches.request_snapshot(watch.repository)
     work()
     watch.refresh_from_db()
     assert (watch.status, watch.last_error) == (WatchStatus.SYNCED, "")
@@ -80,7 +80,7 @@ def test_one_notice_however_long_the_outage_and_everything_syncs_again_by_itself
 def test_failures_of_both_phases_count_on_one_account(
     alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
 ) -> None:
-    services.watch(alice_app, remote.url)
+    watches.watch(alice_app, remote.url)
     work()
     remote.commit({"news.md": "news"})
     with git_host.faults.put(GitFault(kinds={"fetch"}, status=503)):
@@ -119,7 +119,7 @@ def in_processes(count: int, function: Callable[[], bool]) -> int:
 def test_of_many_processes_one_opens_it_and_one_probes(
     alice_app: App, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    services.watch(alice_app, remote.url)
+    watches.watch(alice_app, remote.url)
     repository = Repository.objects.get()
     opened: list[bool] = []
     monkeypatch.setattr(circuit, "_opened", lambda *_: opened.append(True))
@@ -139,12 +139,12 @@ def test_of_many_processes_one_opens_it_and_one_probes(
 def test_a_new_watch_of_what_can_be_seen_again_is_the_probe(
     alice_app: App, bob_app: App, bob: Receiver, git_host: GitHost, remote: HostedRepository, work: Work
 ) -> None:
-    services.watch(alice_app, remote.url)
+    watches.watch(alice_app, remote.url)
     work()
     with git_host.faults.put(GitFault(status=503)):
         for _ in range(5):
             look()
-    watch = services.watch(bob_app, remote.url)
+    watch = watches.watch(bob_app, remote.url)
     work()
     assert bob.files[watch.repository.public_id] == remote.files()
     assert Repository.objects.get().circuit_open_until is None
@@ -154,16 +154,16 @@ def test_a_new_watch_does_not_fetch_what_is_too_large_once_more(
     alice_app: App, bob_app: App, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
 ) -> None:
     settings.MAX_REPOSITORY_FILES = 1
-    services.watch(alice_app, remote.url)
+    watches.watch(alice_app, remote.url)
     work()
     assert Repository.objects.get().last_error_code == "too-large"
     fetches = git_host.count(remote, "fetch")
-    services.watch(bob_app, remote.url)
+    watches.watch(bob_app, remote.url)
     work()
     assert git_host.count(remote, "fetch") == fetches
 
 
-@pytest.mark.parametrize("by", [services.ask_for_snapshot, retry, lambda row: call_command("snapshot", row.public_id)])
+@pytest.mark.parametrize("by", [watches.ask_for_snapshot, retry, lambda row: call_command("snapshot", row.public_id)])
 def test_who_asks_for_a_look_does_not_wait_for_the_end_of_the_cooldown(
     alice_app: App,
     git_host: GitHost,
@@ -172,7 +172,7 @@ def test_who_asks_for_a_look_does_not_wait_for_the_end_of_the_cooldown(
     settings: Settings,
     by: Callable[[Any], object],
 ) -> None:
-    watch = services.watch(alice_app, remote.url)
+    watch = watches.watch(alice_app, remote.url)
     work()
     with git_host.faults.put(GitFault(status=503)):
         for _ in range(settings.CIRCUIT_BREAKER_THRESHOLD):

@@ -11,12 +11,13 @@ from pytest_django import Settings
 from docora.demo.bare import Content, executable, submodule, symlink
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import clones, git_process, services
+from repositories import watches
 from repositories.errors import AccessDenied, GitError, InvalidUrl, Moved, RefNotFound
+from repositories.git import _process, clones
+from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch, WatchStatus
-from repositories.remotes import RemoteUrl
+from snapshots.look import take_snapshot
 from snapshots.models import FileVersion, Snapshot
-from snapshots.services import take_snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +27,7 @@ Work = Callable[..., None]
 @pytest.fixture
 def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
     """Alice has the handbook."""
-    made = services.watch(alice_app, remote.url)
+    made = watches.watch(alice_app, remote.url)
     work()
     return made
 
@@ -36,7 +37,7 @@ def look(work: Work) -> Callable[[], Repository]:
     """Take a snapshot of the only repository, deliver it, and return what is known of it now."""
 
     def take() -> Repository:
-        services.request_snapshot(Repository.objects.get())
+        watches.request_snapshot(Repository.objects.get())
         work()
         return Repository.objects.get()
 
@@ -88,7 +89,7 @@ class TestBranches:
     ) -> None:
         trunk = git_host.create("acme/old", default_branch="trunk")
         trunk.commit({"a.md": "a"})
-        made = services.watch(alice_app, trunk.url)
+        made = watches.watch(alice_app, trunk.url)
         work()
         assert alice.files[made.repository.public_id] == {"a.md": b"a"}
         assert Repository.objects.get().branch == "trunk"
@@ -133,12 +134,12 @@ class TestBranches:
     ) -> None:
         remote.point("next", str(remote.tip()))
         remote.commit({"next.md": "next"}, branch="next")
-        other = services.watch(bob_app, remote.url, ref="next").repository
+        other = watches.watch(bob_app, remote.url, ref="next").repository
         work()
         assert bob.files[other.public_id]["next.md"] == b"next"
         assert clones.pins(other.clone_key) == {remote.tip(), remote.tip("next")}
         Repository.objects.filter(pk=watch.repository_id).update(needs_repair=True)
-        services.request_snapshot(watch.repository)
+        watches.request_snapshot(watch.repository)
         work()
         assert clones.pins(other.clone_key) == {remote.tip(), remote.tip("next")}
 
@@ -151,7 +152,7 @@ class TestBranches:
         self, alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
     ) -> None:
         remote.git("-c", "user.name=a", "-c", "user.email=a@b", "tag", "-a", "-m", "first", "v1", "main")
-        made = services.watch(alice_app, remote.url, ref="v1")
+        made = watches.watch(alice_app, remote.url, ref="v1")
         work()
         assert Repository.objects.get().commit_sha == remote.tip()
         assert alice.files[made.repository.public_id] == remote.files()
@@ -287,7 +288,7 @@ class TestLimits:
         settings.MAX_FILE_BYTES = 100
         remote.commit({"logo.png": b"x" * 101})
         look()
-        services.watch(bob_app, remote.url)
+        watches.watch(bob_app, remote.url)
         work()
         assert set(bob.files[watch.repository.public_id]) == {"README.md", "docs/start.md"}
 
@@ -311,7 +312,7 @@ class TestLimits:
             remote.commit({"another.txt": b"x"})
             look()
         else:
-            services.reclone(watch.repository)
+            watches.reclone(watch.repository)
             work()
         assert alice.files[watch.repository.public_id].keys() == remote.files().keys() - {"larger.txt"}
         assert [(item["path"], item["size"]) for item in left_out()] == [("larger.txt", 300)]
@@ -333,7 +334,7 @@ class TestLimits:
         settings.MAX_REPOSITORY_BYTES = 100_000
         big = git_host.create("acme/big")
         big.commit({"noise.bin": b"".join(hashlib.sha256(bytes([n % 256, n // 256])).digest() for n in range(9000))})
-        services.watch(alice_app, big.url)
+        watches.watch(alice_app, big.url)
         work()
         repository = Repository.objects.get()
         assert (repository.last_error_code, repository.circuit_open_until is None) == ("too-large", False)
@@ -341,7 +342,7 @@ class TestLimits:
         assert not clones.path_of(repository.clone_key).exists()
         settings.MAX_REPOSITORY_BYTES = 1_000_000
         Repository.objects.update(circuit_open_until=repository.created_at)
-        services.request_snapshot(repository)
+        watches.request_snapshot(repository)
         work()
         assert Watch.objects.get().status == WatchStatus.SYNCED
 
@@ -383,8 +384,8 @@ class TestLimits:
 
     def test_what_git_says_of_a_full_disk_is_understood(self) -> None:
         said = "error: unable to write file: No space left on device\nfatal: index-pack failed"
-        fetching = git_process.Command(["fetch"], folder=Path("/"), timeout=1)
-        assert git_process.error_of(fetching, 128, said).code == "disk-full"
+        fetching = _process.Command(["fetch"], folder=Path("/"), timeout=1)
+        assert _process.error_of(fetching, 128, said).code == "disk-full"
 
 
 class TestIgnored:
@@ -442,8 +443,8 @@ class TestHosts:
     ) -> None:
         private = git_host.create("acme/secret", private_to={"alice-token", "bob-token"})
         private.commit({"plan.md": "one"})
-        services.watch(alice_app, private.url, token="alice-token")
-        services.watch(bob_app, private.url, token="bob-token")
+        watches.watch(alice_app, private.url, token="alice-token")
+        watches.watch(bob_app, private.url, token="bob-token")
         with git_host.faults.put(GitFault(kinds={"fetch"}, status=403, times=1)):
             work()
         fetched_with = [request.token for request in git_host.requests if request.kind == "fetch"]
@@ -466,7 +467,7 @@ class TestHosts:
     ) -> None:
         remote.commit({"noise.bin": hashlib.shake_256(b"noise").digest(100_000)})
         with git_host.faults.put(GitFault(drop_after=20_000)):
-            made = services.watch(alice_app, remote.url)
+            made = watches.watch(alice_app, remote.url)
             work()
             assert not clones.path_of(made.repository.clone_key).exists()
             assert Repository.objects.get().last_error_code == "host-unavailable"
@@ -490,7 +491,7 @@ class TestHosts:
         renamed = git_host.create("acme/hidden", private_to={"alice-token"})
         renamed.commit({"plan.md": "plan"})
         git_host.faults.put(GitFault(repository=old, redirect_to=renamed))
-        made = services.watch(alice_app, old.url, token="alice-token")
+        made = watches.watch(alice_app, old.url, token="alice-token")
         work()
         assert alice.files[made.repository.public_id] == {"plan.md": b"plan"}
 

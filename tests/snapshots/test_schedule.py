@@ -10,7 +10,8 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from docora.demo.githost import HostedRepository
-from repositories import queue, services
+from repositories import watches
+from repositories.base import queue
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import schedule
 from snapshots.models import Snapshot
@@ -87,7 +88,7 @@ def test_looks_are_spread_by_chance(many: list[Repository]) -> None:
 
 
 def test_a_watch_that_its_worker_left_is_looked_at_again(alice_app: App, remote: HostedRepository, work: Work) -> None:
-    watch = services.watch(alice_app, remote.url)
+    watch = watches.watch(alice_app, remote.url)
     work()
     Repository.objects.update(next_check_at=timezone.now() + timedelta(hours=1))
     Watch.objects.update(status=WatchStatus.SCANNING, synced_sequence=0)

@@ -13,7 +13,8 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import clones, services
+from repositories import watches
+from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from snapshots import history, manifest, reconcile
@@ -26,7 +27,7 @@ Work = Callable[..., None]
 
 @pytest.fixture
 def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
-    made = services.watch(alice_app, remote.url)
+    made = watches.watch(alice_app, remote.url)
     work()
     return made
 
@@ -39,7 +40,7 @@ def command(*words: str) -> str:
 
 def commit_and_sync(remote: HostedRepository, work: Work, content: str) -> None:
     remote.commit({"README.md": content})
-    services.request_snapshot(Repository.objects.get())
+    watches.request_snapshot(Repository.objects.get())
     work()
 
 
@@ -76,7 +77,7 @@ class TestReconcile:
     ) -> None:
         clones.empty(clones.path_of(watch.repository.clone_key))
         assert "as it should be" in command("reconcile"), "everybody has everything: the next change brings it"
-        services.watch(bob_app, remote.url)
+        watches.watch(bob_app, remote.url)
         work()
         assert bob.files[watch.repository.public_id] == remote.files()
         assert clones.path_of(watch.repository.clone_key).exists()
@@ -100,14 +101,14 @@ class TestReconcile:
     ) -> None:  # fmt: skip
         other = git_host.create("acme/other")
         other.commit({"a.md": "a"})
-        newer = services.watch(alice_app, other.url).repository
+        newer = watches.watch(alice_app, other.url).repository
         work()
         os.utime(clones.path_of(watch.repository.clone_key), (0, time.time() - 3600))
         settings.DISK_QUOTA_BYTES = clones.usage(newer.clone_key).bytes + 1
         assert reconcile.run(job_id="test") == 1
         assert clones.keys_on_disk() == [newer.clone_key]
         remote.commit({"more.md": "more"})
-        services.request_snapshot(watch.repository)
+        watches.request_snapshot(watch.repository)
         work()
         assert alice.files[watch.repository.public_id] == remote.files()
         assert alice.problems == []
@@ -178,7 +179,7 @@ def test_a_read_that_finds_damage_repairs_it(
     watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
     remote.commit({"README.md": "# Better\n"})
-    services.request_snapshot(watch.repository)
+    watches.request_snapshot(watch.repository)
     clone = clones.path_of(watch.repository.clone_key)
     for pack in clone.glob("objects/pack/*.pack"):
         pack.chmod(0o600)

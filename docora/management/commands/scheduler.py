@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
-from django.utils.module_loading import import_string
 from redis import RedisError
+
+from snapshots.schedule import tick
 
 logger = logging.getLogger("docora.scheduler")
 
@@ -25,7 +26,6 @@ class Command(BaseCommand):
     def handle(self, **_options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
-        tick = import_string("snapshots.schedule.tick")
         while True:
             close_old_connections()
             try:

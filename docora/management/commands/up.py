@@ -16,10 +16,11 @@ from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
 import docora
-from docora import env, preflight
-from docora.preflight import StartError, one_line
-from docora.signals import StopRequests
-from docora.supervisor import Plan, Supervisor
+from docora import env
+from docora.processes import preflight
+from docora.processes.preflight import StartError, one_line
+from docora.processes.signals import StopRequests
+from docora.processes.supervisor import Plan, Supervisor
 
 
 class Command(BaseCommand):

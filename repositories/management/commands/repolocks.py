@@ -11,7 +11,7 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
-from repositories import connections
+from repositories.base import connections
 from repositories.errors import Holder
 from repositories.management.redis_errors import check_redis
 from repositories.repo_lock import LockStatus, force_release, lock_status

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from repositories.models import App
-from snapshots import notices
+from snapshots.delivery import notices
 
 
 class Command(BaseCommand):

@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 
 from repositories.management.redis_errors import check_redis
 from repositories.models import Watch
-from snapshots import redelivery
+from snapshots.delivery import redelivery
 
 
 def _moment(text: str) -> datetime:

@@ -8,14 +8,14 @@ from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from repositories.clones import Listener
 from repositories.errors import InvalidUrl
+from repositories.git.clones import Listener
+from repositories.git.urls import RemoteUrl
 from repositories.management.lock_errors import explaining_lock_errors
 from repositories.management.redis_errors import check_redis
 from repositories.models import Repository
-from repositories.remotes import RemoteUrl
-from repositories.services import ask_for_snapshot, end_pause
-from snapshots import services
+from repositories.watches import ask_for_snapshot, end_pause
+from snapshots import look
 from snapshots.models import Snapshot
 
 
@@ -44,10 +44,10 @@ class Command(BaseCommand):
     def _take(self, repository: Repository) -> None:
         before = repository.sequence
         with _progress(Console(file=cast("IO[str]", self.stdout))) as progress:
-            listeners = services.Progress(
+            listeners = look.Progress(
                 received=_listener(progress, "Objects received"), hashed=_listener(progress, "Files hashed")
             )
-            services.take_snapshot(repository.pk, job_id=f"terminal-{uuid.uuid4().hex[:8]}", progress=listeners)
+            look.take_snapshot(repository.pk, job_id=f"terminal-{uuid.uuid4().hex[:8]}", progress=listeners)
         repository.refresh_from_db()
         self._tell(repository, changed=repository.sequence > before)
 

@@ -1,0 +1,1 @@
+"""Every HTTP endpoint of the client apps: bearer auth, limits, errors, the OpenAPI document. `mount` joins them."""

@@ -1,0 +1,93 @@
+"""The app's own account: what is known of it, its webhook key, and a test of its endpoint."""
+
+from datetime import datetime, timedelta
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+
+from docora.api.auth import app_of
+from docora.api.schemas import Problem
+from repositories import accounts
+from snapshots.delivery import notices
+
+router = Router(tags=["app"])
+
+_ONE_DAY = 86_400
+
+
+class AppDetails(Schema):
+    app_id: str
+    name: str
+    base_url: str
+    email: str
+    website: str
+    description: str
+    max_in_flight: int
+    created_at: datetime
+    watches: int
+    disabled_at: datetime | None = Field(description="Since then nothing is sent; see `disabled_reason`.")
+    disabled_reason: str | None
+
+
+class RotationRequest(Schema):
+    webhook_key: str | None = Field(None, min_length=16, max_length=500, description="Nothing: one is generated.")
+    overlap_seconds: int = Field(
+        _ONE_DAY, ge=0, le=30 * _ONE_DAY, description="So long webhooks are signed with the old key, too."
+    )
+
+
+_GENERATED = RotationRequest(webhook_key=None, overlap_seconds=_ONE_DAY)
+
+
+class RotatedKey(Schema):
+    webhook_key: str = Field(description="Shown once.")
+    previous_key_until: datetime | None
+
+
+class PingResult(Schema):
+    accepted: bool
+    status: int | None
+    error: str | None
+    answer: str | None
+    milliseconds: int
+
+
+@router.get("/app", response=AppDetails)
+def show_app(request: HttpRequest) -> AppDetails:
+    """The app whose bearer token this is."""
+    app = app_of(request)
+    return AppDetails(
+        app_id=app.public_id,
+        name=app.name,
+        base_url=app.base_url,
+        email=app.email,
+        website=app.website,
+        description=app.description,
+        max_in_flight=app.max_in_flight,
+        created_at=app.created_at,
+        watches=app.watches.count(),
+        disabled_at=app.disabled_at,
+        disabled_reason=app.disabled_reason or None,
+    )
+
+
+@router.post("/app/webhook-key/rotate", response={200: RotatedKey, 422: Problem})
+def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED) -> RotatedKey:
+    """Sign with a new key from now on, and for a while with the old one too."""
+    app = app_of(request)
+    overlap = timedelta(seconds=body.overlap_seconds)
+    new_key = accounts.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
+    return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)
+
+
+@router.post("/ping", response={200: PingResult})
+def ping(request: HttpRequest) -> PingResult:
+    """Send a signed test event to {base_url}/ping now, and show what the endpoint answered."""
+    answer = notices.ping(app_of(request))
+    return PingResult(
+        accepted=answer.accepted,
+        status=answer.status,
+        error=answer.error or None,
+        answer=answer.text or None,
+        milliseconds=answer.milliseconds,
+    )

@@ -1,0 +1,20 @@
+"""Which app is asking: its bearer token, and what it may still spend of this minute's allowance."""
+
+from django.http import HttpRequest
+from ninja.security import HttpBearer
+
+from docora.api import rate_limit
+from repositories.models import App
+
+
+class BearerToken(HttpBearer):
+    def authenticate(self, request: HttpRequest, token: str) -> App | None:
+        app = App.with_bearer(token)
+        if app:
+            rate_limit.spend_for_app(app)
+        return app
+
+
+def app_of(request: HttpRequest) -> App:
+    app: App = request.auth  # type: ignore[attr-defined]
+    return app

@@ -1,0 +1,113 @@
+"""An app's own webhooks: what was sent, what came back, and sending again."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+
+from docora.api.auth import app_of
+from docora.api.schemas import REFUSED, UNKNOWN, Cursor, Limit, Message
+from repositories.base import cursors
+from repositories.errors import DocoraError
+from repositories.watches import held_watch, watch_of
+from snapshots.delivery import redelivery
+from snapshots.models import Delivery
+
+router = Router(tags=["deliveries"])
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class NoSuchDelivery(DocoraError):
+    code = "no-such-delivery"
+
+    def __init__(self) -> None:
+        super().__init__("This watch has no delivery of that id.")
+
+
+class DeliveryAttempt(Schema):
+    id: int
+    message_id: str = Field(description="The same for every attempt at one message.")
+    event: str
+    path: str | None
+    sha: str | None
+    commit_sha: str | None
+    status: int | None = Field(description="The HTTP status of the answer; nothing: there was none.")
+    accepted: bool
+    error: str | None
+    answer: str | None = Field(description="The beginning of an answer that was not an acknowledgement.")
+    milliseconds: int
+    attempted_at: datetime
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> "DeliveryAttempt":
+        return cls(
+            id=delivery.pk,
+            message_id=delivery.message_id,
+            event=delivery.event,
+            path=delivery.path or None,
+            sha=delivery.sha256 or None,
+            commit_sha=delivery.commit_sha or None,
+            status=delivery.status,
+            accepted=200 <= (delivery.status or 0) < 300,
+            error=delivery.error or None,
+            answer=delivery.answer or None,
+            milliseconds=delivery.milliseconds,
+            attempted_at=delivery.attempted_at,
+        )
+
+
+class DeliveryPage(Schema):
+    deliveries: list[DeliveryAttempt]
+    next_cursor: str | None
+
+
+@router.get("/repositories/{repository_id}/deliveries", response={200: DeliveryPage, **REFUSED})
+def list_deliveries(
+    request: HttpRequest,
+    repository_id: str,
+    failed: Annotated[bool, Query(description="Only attempts that were not acknowledged.")] = False,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Every attempt to tell the app something about the repository, newest first."""
+    attempts = watch_of(app_of(request), repository_id).deliveries.order_by("-attempted_at", "-pk")
+    if failed:
+        attempts = attempts.filter(Q(status=None) | Q(status__lt=200) | Q(status__gte=300))
+    if cursor:
+        attempts = attempts.filter(_older(cursor))
+    page = list(attempts[: limit + 1])
+    return {
+        "deliveries": [DeliveryAttempt.of(delivery) for delivery in page[:limit]],
+        "next_cursor": _cursor_after(page[limit - 1]) if len(page) > limit else None,
+    }
+
+
+def _cursor_after(delivery: Delivery) -> str:
+    return cursors.encode("deliveries", (delivery.attempted_at - _EPOCH) // _MICROSECOND, delivery.pk)
+
+
+def _older(cursor: str) -> Q:
+    _, (microseconds, pk) = cursors.decode(cursor, count=2)
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise cursors.InvalidCursor from None
+    return Q(attempted_at__lt=moment) | Q(attempted_at=moment, pk__lt=pk)
+
+
+@router.post(
+    "/repositories/{repository_id}/deliveries/{int:delivery_id}/redeliver",
+    response={202: Message, **UNKNOWN},
+)
+def redeliver(request: HttpRequest, repository_id: str, delivery_id: int) -> Status[Message]:
+    """Tell it again: the path of that delivery, with what it contains now."""
+    with held_watch(app_of(request), repository_id) as watch:
+        delivery = watch.deliveries.filter(pk=delivery_id).first()
+        if delivery is None:
+            raise NoSuchDelivery
+        redelivery.redeliver(delivery)
+    return Status(202, Message(message="Queued"))

@@ -1,0 +1,67 @@
+"""The gate in front of the API: what is refused before anything is read, and one shape for every error."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.http.response import HttpResponse, HttpResponseBase
+
+from docora.api import rate_limit
+from docora.api.client_address import client_address
+from docora.api.problems import CONTENT_TYPE, busy, problem
+from docora.api.rate_limit import RateLimited
+
+_CODES = {
+    HTTPStatus.BAD_REQUEST: "bad-request",
+    HTTPStatus.NOT_FOUND: "not-found",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "internal-error",
+}
+
+
+class ApiGate:
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if not request.path_info.startswith("/api/"):
+            return self._get_response(request)
+        response = _refusal(request) or _as_problem(self._answer(request))
+        # Answers carry keys and private code: nobody on the way may keep them.
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    def _answer(self, request: HttpRequest) -> HttpResponseBase:
+        """HEAD is GET without the body, for every door."""
+        if request.method != "HEAD":
+            return self._get_response(request)
+        request.method = "GET"
+        response = self._get_response(request)
+        response.close()
+        return HttpResponse(status=response.status_code, headers=dict(response.items()))
+
+
+def _refusal(request: HttpRequest) -> HttpResponse | None:
+    try:
+        rate_limit.spend_for_address(client_address(request))
+    except RateLimited as error:
+        return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
+    if "Transfer-Encoding" in request.headers:
+        return problem(HTTPStatus.LENGTH_REQUIRED, "A body needs a Content-Length.", "length-required")
+    length = request.headers.get("Content-Length") or "0"
+    if not length.isdecimal() or int(length) > settings.MAX_BODY_BYTES:
+        detail = f"A body may have {settings.MAX_BODY_BYTES} bytes."
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, "body-too-large")
+    return None
+
+
+def _as_problem(response: HttpResponseBase) -> HttpResponseBase:
+    """Errors that the framework worded itself: unknown paths, wrong methods, and what nobody expected."""
+    status = HTTPStatus(response.status_code)
+    if status not in _CODES or response["Content-Type"] == CONTENT_TYPE or settings.DEBUG:
+        return response
+    answer = problem(status, status.description or status.phrase, _CODES[status])
+    if "Allow" in response:
+        answer["Allow"] = response["Allow"]
+    return answer

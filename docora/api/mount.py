@@ -1,0 +1,139 @@
+"""The HTTP API: the doors of all rooms, and what each error means to a client.
+
+It stands under /api/, where older clients look for it, and under /api/v1/: one definition, two mounts.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.docs import ABS_TPL_PATH, Swagger
+from ninja.openapi.schema import OpenAPISchema
+
+from docora import __version__
+from docora.api import app, changes, deliveries, files, openapi, repositories
+from docora.api.auth import BearerToken
+from docora.api.deliveries import NoSuchDelivery
+from docora.api.problems import busy, problem
+from docora.api.ranges import RangeNotSatisfiable
+from docora.api.rate_limit import RateLimited
+from docora.api.schemas import FieldProblem
+from repositories.base.cursors import InvalidCursor
+from repositories.errors import (
+    AccessDenied,
+    DocoraError,
+    ForbiddenAddress,
+    HostUnavailable,
+    InvalidUrl,
+    RefNotFound,
+)
+from repositories.watches import AppGone, NotWatched, TokenRefused
+from snapshots.content import ContentUnavailable, NoSuchFile
+from snapshots.feed import CursorExpired
+from snapshots.reading import AccessRefused
+
+_STATUS: dict[type[DocoraError], HTTPStatus] = {
+    InvalidUrl: HTTPStatus.UNPROCESSABLE_ENTITY,
+    InvalidCursor: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ForbiddenAddress: HTTPStatus.UNPROCESSABLE_ENTITY,
+    RefNotFound: HTTPStatus.UNPROCESSABLE_ENTITY,
+    TokenRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    AppGone: HTTPStatus.UNAUTHORIZED,
+    AccessRefused: HTTPStatus.FORBIDDEN,
+    AccessDenied: HTTPStatus.NOT_FOUND,
+    NotWatched: HTTPStatus.NOT_FOUND,
+    NoSuchFile: HTTPStatus.NOT_FOUND,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
+    CursorExpired: HTTPStatus.GONE,
+    RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
+    HostUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ContentUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_RETRY_AFTER = 30
+_DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
+
+
+class LocalDocs(Swagger):
+    """Served from here. Without its app, django-ninja takes the template that loads its scripts from a CDN."""
+
+    template_cdn = str(ABS_TPL_PATH / "swagger.html")
+
+
+class DocoraApi(NinjaAPI):
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            title="Docora",
+            version=__version__,
+            description=_DESCRIPTION,
+            urls_namespace=name,
+            auth=BearerToken(),
+            docs=LocalDocs(),
+            docs_url="/docs",
+        )
+        for error, handler in _HANDLERS.items():
+            self.add_exception_handler(error, handler)
+        for room in (repositories, files, changes, deliveries, app):
+            self.add_router("", room.router)
+
+    def get_openapi_schema(self, **mount: Any) -> OpenAPISchema:
+        return openapi.complete(super().get_openapi_schema(**mount))
+
+
+def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
+    status = _STATUS.get(type(error), HTTPStatus.BAD_GATEWAY)
+    if error.retriable and status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
+        return busy(status, str(error), error.code, retry_after=getattr(error, "retry_after", _RETRY_AFTER))
+    return problem(status, str(error), error.code)
+
+
+def _unsatisfiable(request: HttpRequest, error: RangeNotSatisfiable) -> HttpResponse:
+    response = problem(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error), error.code)
+    response["Content-Range"] = f"bytes */{error.size}"
+    return response
+
+
+def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
+    response = problem(HTTPStatus.UNAUTHORIZED, "A valid bearer token is needed.", "unauthenticated")
+    response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _malformed(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    complaints = [_complaint(item) for item in error.errors]
+    detail = "; ".join(f"{complaint.field}: {complaint.message}" for complaint in complaints)
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, "malformed", errors=complaints)
+
+
+def _refused(request: HttpRequest, error: HttpError) -> HttpResponse:
+    status = HTTPStatus(error.status_code)
+    if status is HTTPStatus.BAD_REQUEST:  # how the framework calls a body that is not JSON
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return problem(status, str(error), "malformed")
+
+
+def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
+    return problem(HTTPStatus.NOT_FOUND, "Nothing is here.", "not-found")
+
+
+_HANDLERS: dict[type[Exception], Any] = {
+    DocoraError: _expected,
+    RangeNotSatisfiable: _unsatisfiable,
+    AuthenticationError: _unauthenticated,
+    ValidationError: _malformed,
+    HttpError: _refused,
+    Http404: _not_found,
+}
+
+
+def _complaint(item: dict[str, Any]) -> FieldProblem:
+    """Names the field, never the value: it may be a token."""
+    source, *place = item["loc"]
+    named = place[1:] if source == "body" else place
+    message = item["msg"].removeprefix("Value error, ")
+    return FieldProblem(field=".".join(map(str, named)) or str(source), message=message)
+
+
+api = DocoraApi("api")
+api_v1 = DocoraApi("api-v1")

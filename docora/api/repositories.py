@@ -1,0 +1,277 @@
+"""Watch and unwatch a repository, change the token, and see how far Docora and the app are."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.conf import settings
+from django.db.models import Count, F
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from ninja import Field, Query, Router, Schema, Status
+from pydantic import AfterValidator, model_validator
+
+from docora.api import long_poll
+from docora.api.auth import app_of
+from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message
+from repositories import watches
+from repositories.base import cursors
+from repositories.git.refs import LONGEST_NAME, check_ref_name
+from repositories.models import Repository, Watch, WatchStatus
+from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
+from repositories.watches import ask_for_snapshot, held_watch, watch_of
+from snapshots import dry_run
+from snapshots.delivery import redelivery
+from snapshots.models import Parked, Snapshot
+from snapshots.reasons import sentence_of
+
+router = Router(tags=["repositories"])
+
+DRY_RUN_PATIENCE = 20.0
+
+_TOKEN = Field("", max_length=2000, pattern=r"^[!-~]*$", description="A token that may read the repository.")
+Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]
+Globs = Annotated[list[Glob], Field(max_length=MOST_GLOBS)]
+RefName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(check_ref_name)]
+Url = Annotated[str, Field(max_length=2000, examples=["https://github.com/owner/name"])]
+
+
+class WatchRequest(Schema):
+    github_url: Url
+    github_token: str | None = _TOKEN
+    branch: RefName | None = Field(None, description="A branch or tag; nothing: the remote's default branch.")
+    include: Globs = Field([], description="Only files that match one of these, such as `docs/**/*.md`.")
+    exclude: Globs = Field([], description="No files that match one of these.")
+    max_file_size: int | None = Field(None, ge=1, le=2**53, description="Larger files are left out (bytes).")
+    dry_run: bool = Field(False, description="Watch nothing; answer what the first sync would send.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_alias(cls, body: Any) -> Any:
+        """`url` says the same as `github_url`, which older clients send for any host."""
+        data = getattr(body, "_obj", body)
+        if isinstance(data, dict) and "github_url" not in data and "url" in data:
+            return {**data, "github_url": data["url"]}
+        return body
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
+
+
+class DryRun(Schema):
+    """What the first sync would send."""
+
+    commit_sha: str | None
+    files: int
+    bytes: int
+
+
+class TokenRequest(Schema):
+    github_token: str = Field(min_length=1, max_length=2000, pattern=r"^[!-~]+$")
+
+
+class WatchedRepository(Schema):
+    repository_id: str
+    github_url: str
+    owner: str
+    name: str
+    is_private: bool
+    created_at: datetime
+
+    @classmethod
+    def of(cls, watch: Watch) -> "WatchedRepository":
+        return cls(**identity(watch))
+
+
+def identity(watch: Watch) -> dict[str, Any]:
+    repository = watch.repository
+    return {
+        "repository_id": repository.public_id,
+        "github_url": repository.url,
+        "owner": repository.owner,
+        "name": repository.name,
+        "is_private": repository.is_private,
+        "created_at": watch.created_at,
+    }
+
+
+class LastError(Schema):
+    code: str
+    message: str
+
+
+class Circuit(Schema):
+    status: Literal["closed", "open"]
+    consecutive_failures: int
+    threshold: int
+    cooldown_until: datetime | None
+
+    @classmethod
+    def of(cls, repository: Repository) -> "Circuit":
+        until = repository.circuit_open_until
+        return cls(
+            status="open" if until and until > timezone.now() else "closed",
+            consecutive_failures=repository.consecutive_failures,
+            threshold=settings.CIRCUIT_BREAKER_THRESHOLD,
+            cooldown_until=until if until and until > timezone.now() else None,
+        )
+
+
+class RepositoryState(WatchedRepository):
+    """A watched repository: what was asked for, what Docora has of it, what the app has of it."""
+
+    branch: str | None
+    include: list[str]
+    exclude: list[str]
+    max_file_size: int | None
+    status: WatchStatus
+    commit_sha: str | None
+    files: int | None
+    bytes: int | None
+    last_checked_at: datetime | None
+    synced_commit: str | None
+    synced_at: datetime | None
+    retry_count: int
+    retry_at: datetime | None
+    parked: int = Field(description="Files that the endpoint refused. `synced` says that every other one was accepted.")
+    last_error: LastError | None
+    circuit: Circuit
+
+    @classmethod
+    def of_watch(cls, watch: Watch, newest: Snapshot | None, parked: int) -> "RepositoryState":
+        repository = watch.repository
+        # An app whose token is refused must not learn from us what goes on in the repository.
+        shown = None if watch.access_denied_at else newest
+        return cls(
+            **identity(watch),
+            branch=repository.ref or None,
+            include=watch.include,
+            exclude=watch.exclude,
+            max_file_size=watch.max_file_size,
+            status=WatchStatus(watch.status),
+            commit_sha=shown.commit_sha if shown else None,
+            files=shown.files if shown else None,
+            bytes=shown.bytes if shown else None,
+            last_checked_at=repository.last_checked_at,
+            synced_commit=watch.synced_commit or None,
+            synced_at=watch.synced_at,
+            retry_count=watch.retry_count,
+            retry_at=watch.retry_at,
+            parked=parked,
+            last_error=_last_error(watch),
+            circuit=Circuit.of(repository),
+        )
+
+
+def _last_error(watch: Watch) -> LastError | None:
+    if watch.last_error_code:
+        return LastError(code=watch.last_error_code, message=watch.last_error)
+    code = watch.repository.last_error_code
+    return LastError(code=code, message=sentence_of(code)) if code else None
+
+
+class LeftOut(Schema):
+    path: str
+    reason: str = Field(description="`submodule` or `too-large`")
+    size: int | None = None
+
+
+class RepositoryDetails(RepositoryState):
+    left_out: list[LeftOut] = Field(description="What no app is told of the newest snapshot; the first of them.")
+
+
+class RepositoryPage(Schema):
+    repositories: list[RepositoryState]
+    next_cursor: str | None
+
+
+OnlyStatus = Annotated[WatchStatus | None, Query(description="Only watches in this state.")]
+
+
+@router.get("/repositories", response={200: RepositoryPage, **REFUSED})
+def list_repositories(
+    request: HttpRequest, status: OnlyStatus = None, cursor: Cursor = "", limit: Limit = 100
+) -> dict[str, Any]:
+    """What this app watches, oldest watch first."""
+    after = cursors.decode(cursor, count=1)[1][0] if cursor else 0
+    watches = Watch.objects.filter(app=app_of(request), pk__gt=after).select_related("repository")
+    if status:
+        watches = watches.filter(status=status)
+    page = list(watches.order_by("pk")[: limit + 1])
+    newest, parked = _newest_snapshots(page), _count_parked(page)
+    return {
+        "repositories": [
+            RepositoryState.of_watch(watch, newest.get(watch.repository_id), parked.get(watch.pk, 0))
+            for watch in page[:limit]
+        ],
+        "next_cursor": cursors.encode("watches", page[limit - 1].pk) if len(page) > limit else None,
+    }
+
+
+@router.get("/repositories/{repository_id}", response={200: RepositoryDetails, **UNKNOWN})
+def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
+    """One watched repository: how far Docora is, how far the app is, and what went wrong last."""
+    watch = watch_of(app_of(request), repository_id)
+    newest = _newest_snapshots([watch]).get(watch.repository_id)
+    left_out = newest.left_out if newest and not watch.access_denied_at else []
+    state = RepositoryState.of_watch(watch, newest, watch.parked.count())
+    return {**state.model_dump(), "left_out": left_out}
+
+
+def _count_parked(watches: list[Watch]) -> dict[int, int]:
+    parked = Parked.objects.filter(watch__in=[watch.pk for watch in watches]).order_by()
+    return dict(parked.values_list("watch").annotate(Count("pk")))
+
+
+def _newest_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
+    ids = [watch.repository_id for watch in watches]
+    newest = Snapshot.objects.filter(repository__in=ids, sequence=F("repository__sequence"))
+    return {snapshot.repository_id: snapshot for snapshot in newest.defer("left_out")}
+
+
+@router.post("/repositories", response={200: DryRun, 201: WatchedRepository, 202: Message, **REFUSED, **REMOTE})
+def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> Status[Any]:
+    """Watch a repository. Every file of it is delivered to the app's webhook, then every change.
+
+    Watching again what is watched already starts over, with the options that are given now. With `dry_run`
+    nothing is watched: 200 says how much would be sent, 202 that counting takes longer; ask again then.
+    """
+    app, url = app_of(request), body.github_url
+    options: dict[str, Any] = {
+        "token": body.github_token or "",
+        "ref": body.branch or "",
+        "selection": body.selection,
+    }
+    if not body.dry_run:
+        return Status(201, WatchedRepository.of(watches.watch(app, url, **options)))
+    question = dry_run.Question.of(app, url, **options)
+    dry_run.ask(question)
+    long_poll.wait_until(lambda: dry_run.is_answered(question), seconds=DRY_RUN_PATIENCE)
+    if estimate := dry_run.answer_to(question):
+        found = DryRun(commit_sha=estimate.commit_sha or None, files=estimate.files, bytes=estimate.bytes)
+        return Status(200, found)
+    response["Retry-After"] = "5"
+    return Status(202, Message(message="Still counting; ask again."))
+
+
+@router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})
+def unwatch(request: HttpRequest, repository_id: str) -> Status[None]:
+    """Stop watching. Nothing more is delivered, and what was delivered is forgotten."""
+    watches.unwatch(app_of(request), repository_id)
+    return Status(204, None)
+
+
+@router.patch("/repositories/{repository_id}/token", response={200: Message, **REFUSED, **REMOTE})
+def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -> Message:
+    """Use another token from now on. What was delivered stays delivered."""
+    watches.change_token(app_of(request), repository_id, body.github_token)
+    return Message(message="Token updated successfully")
+
+
+@router.post("/repositories/{repository_id}/resync", response={202: Message, **UNKNOWN})
+def resync(request: HttpRequest, repository_id: str) -> Status[Message]:
+    """Look at the repository now and deliver every file again."""
+    with held_watch(app_of(request), repository_id) as watch:
+        redelivery.resync(watch)
+        ask_for_snapshot(watch.repository)
+    return Status(202, Message(message="Queued"))

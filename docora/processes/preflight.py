@@ -1,0 +1,109 @@
+"""What must be true before anything is started; each failure is a StartError of one line."""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+from django.db import DatabaseError, connection
+
+from docora.processes import marks
+
+OLDEST_GIT = (2, 37)
+LEFTOVER_PATIENCE = 5.0
+
+
+class StartError(Exception):
+    """Docora cannot start; the message is one line that says why and what to do."""
+
+
+def one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def check_git() -> None:
+    needed = ".".join(map(str, OLDEST_GIT))
+    if shutil.which("git") is None:
+        raise StartError(f"git is not installed, or not on the PATH: Docora needs git {needed} or newer")
+    output = subprocess.run(["git", "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S607  from the PATH, as the workers do
+    version = re.search(r"(\d+)\.(\d+)", output)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_GIT:
+        raise StartError(f"{output.strip() or 'this git'} is too old: Docora needs git {needed} or newer")
+
+
+def check_writable(folder: Path, setting: str) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StartError(f"{setting}: cannot write to {folder}: {error.strerror}") from None
+
+
+def check_database() -> None:
+    # A host that swallows packets would otherwise hold the start for minutes.
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
+    try:
+        connection.ensure_connection()
+    except DatabaseError as error:
+        raise StartError(f"the database cannot be reached, see DATABASE_URL: {one_line(error)}") from None
+
+
+def check_redis(url: str) -> None:
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=10, socket_timeout=10) as client:
+            client.ping()
+    except (redis.RedisError, ValueError) as error:
+        raise StartError(f"the Redis server cannot be reached, see REDIS_URL: {one_line(error)}") from None
+
+
+def listen(port: int) -> socket.socket:
+    """A listening socket that the web processes inherit: while they restart, connections wait in it."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        reason = (
+            "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        )
+        raise StartError(f"port {port} {reason}: choose another one with PORT=<number>") from None
+    return listener
+
+
+@contextmanager
+def only_one(folder: Path, run: str) -> Iterator[str | None]:
+    """Hold the data for this process; the kernel lets go of it when the process ends, in whatever way.
+
+    What an earlier supervisor left running because it was killed is ended first. Gives the name of that run,
+    whose jobs are still to be put back.
+    """
+    with (folder / "up.lock").open("a+") as file:
+        file.seek(0)
+        pid, _, earlier_run = file.read().strip().partition(" ")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
+        if earlier_run:
+            marks.end(earlier_run, patience=LEFTOVER_PATIENCE)
+        _rewrite(file.fileno(), f"{os.getpid()} {run}\n")
+        try:
+            yield earlier_run or None
+        finally:
+            _rewrite(file.fileno(), "")
+
+
+def _rewrite(handle: int, text: str) -> None:
+    os.ftruncate(handle, 0)
+    os.write(handle, text.encode())

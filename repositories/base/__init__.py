@@ -1,0 +1,1 @@
+"""What this room needs and what is no noun of it: queue, Redis, encryption, addresses, cursors."""

@@ -1,0 +1,192 @@
+"""Messages to the workers, by dotted name: one pending job per id, however often it is asked for."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+import redis
+from django.db import transaction
+from rq import Queue, Retry, get_current_job
+from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
+
+from repositories.base import connections
+
+log = logging.getLogger("docora.queue")
+
+SNAPSHOTS = "snapshots"
+DELIVERIES = "deliveries"
+# Endpoints that hang wait here, so that they never hold a worker of the others.
+SLOW_DELIVERIES = "deliveries-slow"
+ALL = (SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
+_WAITING = {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.DEFERRED, JobStatus.CREATED}
+_RUNNING = {JobStatus.STARTED}
+_AGAIN = "-again"
+# A running job is heard of every few seconds; after this silence its worker is dead.
+_SILENCE = timedelta(seconds=30)
+# A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
+_AFTER_A_CRASH = [1, 5, 30]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@cache
+def connection() -> redis.Redis:
+    """One connection pool per process; redis-py gives a forked process a pool of its own."""
+    return connections.connect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    queue: str
+    function: str
+    argument: Any
+    job_id: str
+    timeout: float
+    first: bool
+
+    @property
+    def target(self) -> Queue:
+        return Queue(self.queue, connection=connection(), serializer=JSONSerializer)
+
+
+def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: float, first: bool = False) -> None:
+    """Ask for function(argument), once the transaction is committed; `first`: before all that is waiting.
+
+    A job that is waiting already will see all that is committed by then, so it is enough; one that was
+    put off to a later time comes forward. One that is running may have looked already, so one more round
+    is queued, which begins when the running one has ended.
+    """
+    # robust: the rows are committed and the scheduler's tick finds them, so Redis being down loses nothing.
+    # No partial: Django looks for the name of a robust callback that fails.
+    message = _Message(queue, function, argument, job_id, timeout, first)
+    transaction.on_commit(lambda: _push(message), robust=True)
+
+
+def hurry(queue: str, job_id: str) -> None:
+    """Let a job that waits for a later time run now."""
+    target = Queue(queue, connection=connection(), serializer=JSONSerializer)
+    for name in _rounds(job_id):
+        _bring_forward(target, name)
+
+
+def drop(job_id: str) -> None:
+    """Take back a job that is waiting, once the transaction is committed; one that is running ends by itself."""
+    transaction.on_commit(lambda: _drop(job_id), robust=True)
+
+
+def is_alive(job_id: str) -> bool:
+    """Whether a job, or the round behind it, is waiting or running."""
+    return any(_status(name) in _WAITING | _RUNNING for name in _rounds(job_id))
+
+
+def length(queue: str) -> int:
+    return Queue(queue, connection=connection(), serializer=JSONSerializer).count
+
+
+def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
+    """The round behind a running job waits for its end: until then, it stands for all that is asked for."""
+
+    @wraps(job_function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R | Retry:
+        job = get_current_job()
+        if job and job.id.endswith(_AGAIN) and _is_running(job.id.removesuffix(_AGAIN)):
+            return Retry(max=2**31, interval=1)
+        return job_function(*args, **kwargs)
+
+    return run
+
+
+def _is_running(job_id: str) -> bool:
+    """A job whose worker has died is started for a while yet, but nobody is heard of."""
+    job = _fetch(job_id)
+    if job is None or _status(job_id) not in _RUNNING or job.last_heartbeat is None:
+        return False
+    return datetime.now(UTC) - job.last_heartbeat.astimezone(UTC) < _SILENCE
+
+
+def _rounds(job_id: str) -> Iterator[str]:
+    yield job_id
+    yield f"{job_id}{_AGAIN}"
+
+
+def _drop(job_id: str) -> None:
+    """Only what stands in line: a worker that has taken a job needs its record until it has ended."""
+    for name in _rounds(job_id):
+        if job := _fetch(name):
+            line = Queue(job.origin, connection=connection(), serializer=JSONSerializer)
+            if connection().lrem(line.key, 1, name) or connection().zrem(line.scheduled_job_registry.key, name):
+                job.delete(remove_from_queue=False)
+
+
+def _push(message: _Message) -> None:
+    again = replace(message, job_id=f"{message.job_id}{_AGAIN}")
+    if _status(again.job_id) in _WAITING:
+        _bring_forward(again.target, again.job_id, first=again.first)
+    elif not _push_one(message):
+        _push_one(again)
+
+
+def _push_one(message: _Message) -> bool:
+    """False if a job of that id is running."""
+    for _ in range(3):
+        try:
+            _create(message)
+        except DuplicateJobError:
+            status = _status(message.job_id)
+            if status in _WAITING:
+                _bring_forward(message.target, message.job_id, first=message.first)
+                return True
+            if status in _RUNNING:
+                return False
+            _forget(message.job_id)  # ended, but its id is kept for its failure_ttl
+        else:
+            return True
+    return True
+
+
+def _create(message: _Message) -> None:
+    message.target.enqueue_call(
+        message.function,
+        args=(message.argument,),
+        job_id=message.job_id,
+        unique=True,
+        timeout=int(message.timeout),
+        result_ttl=0,
+        failure_ttl=3600,
+        at_front=message.first,
+        retry=Retry(max=len(_AFTER_A_CRASH), interval=_AFTER_A_CRASH),
+    )
+
+
+def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
+    """Who asks now does not wait for the end of a pause that a failure has made."""
+    job = _fetch(job_id)
+    # Who takes it off the list of later jobs is the one to queue it.
+    if job and target.scheduled_job_registry.remove(job):
+        target.enqueue_job(job, at_front=first)
+
+
+def _fetch(job_id: str) -> Job | None:
+    try:
+        return Job.fetch(job_id, connection=connection(), serializer=JSONSerializer)
+    except NoSuchJobError:
+        return None
+
+
+def _status(job_id: str) -> JobStatus | None:
+    job = _fetch(job_id)
+    try:
+        return job.get_status() if job else None
+    except InvalidJobOperation:  # it has ended since it was fetched
+        return None
+
+
+def _forget(job_id: str) -> None:
+    if job := _fetch(job_id):
+        job.delete()

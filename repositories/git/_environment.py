@@ -1,0 +1,104 @@
+"""With what git is started: a hardened configuration, and credentials in its environment alone."""
+
+import base64
+import os
+import re
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from repositories.base import network
+from repositories.git.urls import RemoteUrl
+
+# What a parent's environment may say to git (GIT_DIR, GIT_TRACE_CURL, …) must not reach our git.
+for _name in [name for name in os.environ if name.startswith("GIT_") and not name.startswith("GIT_PYTHON_")]:
+    del os.environ[_name]
+
+_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ASKPASS": "",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "HOME": os.devnull,
+    "SSH_ASKPASS": "",
+    "LC_ALL": "C",
+}
+_CONFIG = {
+    "core.hooksPath": os.devnull,
+    "core.askPass": "",
+    "credential.helper": "",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "transfer.fsckObjects": "true",
+    "protocol.allow": "never",
+    "protocol.https.allow": "always",
+    # Git would follow to any address: `ask` follows by itself, where it may.
+    "http.followRedirects": "false",
+    "http.proxy": "",
+    # One pack per fetch, complete or not there at all; a killed unpack-objects would leave half of the files.
+    "fetch.unpackLimit": "1",
+    # Large contents are streamed, and packs are mapped a piece at a time: memory does not grow with them.
+    "core.bigFileThreshold": "8m",
+    "core.packedGitWindowSize": "1m",
+    "core.packedGitLimit": "8m",
+    "core.deltaBaseCacheLimit": "16m",
+    "pack.threads": "2",
+    # The volume is shared, so the clone may belong to another user's worker.
+    "safe.directory": "*",
+}
+# Harmless flaws of old commits, which would keep many a real repository from being watched.
+_FORGIVEN = (
+    "badEmail", "badTimezone", "missingEmail", "missingNameBeforeEmail", "missingSpaceBeforeDate",
+    "missingSpaceBeforeEmail", "multipleAuthors", "zeroPaddedDate", "zeroPaddedFilemode",
+)  # fmt: skip
+_CONFIG |= {f"fetch.fsck.{flaw}": "ignore" for flaw in _FORGIVEN}
+_TOKEN_USERS = {"gitlab.com": "oauth2", "bitbucket.org": "x-token-auth"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Where to fetch from, and as whom."""
+
+    url: RemoteUrl
+    token: str = ""
+
+    def environment(self) -> dict[str, str]:
+        plain = self.url.scheme == "http"
+        addresses = network.resolve(self.url.host, self.url.port, plain=plain)
+        config = {
+            **_CONFIG,
+            "http.curloptResolve": f"{self.url.host}:{self.url.port}:{','.join(addresses)}",
+            # A host that sends next to nothing for so long is down.
+            "http.lowSpeedLimit": "1000",
+            "http.lowSpeedTime": str(max(1, round(settings.GIT_STALL_TIMEOUT))),
+        }
+        if plain:
+            config["protocol.http.allow"] = "always"
+        if self.token:
+            user = _TOKEN_USERS.get(self.url.host, "x-access-token")
+            credentials = base64.b64encode(f"{user}:{self.token}".encode()).decode()
+            config[f"http.{self.url.base}/.extraHeader"] = f"Authorization: Basic {credentials}"
+        return _environment(config)
+
+    def at(self, url: RemoteUrl) -> "Remote":
+        """The same repository at another address; the token is for the host that it was given for."""
+        return self if url == self.url else Remote(url=url, token=self.token if url.base == self.url.base else "")
+
+    def redact(self, text: str) -> str:
+        """No token, no header and no URL with credentials, whatever git chose to print."""
+        if self.token:
+            text = text.replace(self.token, "[token]")
+        text = re.sub(r"(?i)authorization:\s*\S+\s*\S*", "[authorization]", text)
+        return re.sub(r"://[^/\s@]+@", "://", text)
+
+
+def _environment(config: dict[str, str]) -> dict[str, str]:
+    numbered = {"GIT_CONFIG_COUNT": str(len(config))}
+    for number, (name, value) in enumerate(config.items()):
+        numbered[f"GIT_CONFIG_KEY_{number}"] = name
+        numbered[f"GIT_CONFIG_VALUE_{number}"] = value
+    return {**_ENVIRONMENT, **numbered}
+
+
+LOCAL = _environment(_CONFIG)

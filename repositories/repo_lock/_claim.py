@@ -1,0 +1,198 @@
+"""One caller's way from asking for a lock to having left it, and what a process keeps of such ways."""
+
+import logging
+import os
+import threading
+import time
+
+import redis
+from redis.client import PubSub
+
+from repositories.errors import Holder, LockLostError, LockTimeoutError, name_of
+from repositories.repo_lock._held import HeldLock
+from repositories.repo_lock._lease import Lease, Watchdog, clock
+from repositories.repo_lock._server import TURN_SECONDS, YOUR_TURN, Busy, Granted, LockServer, Names, new_token, who_is
+
+log = logging.getLogger("docora.repo_lock")
+
+# Worth another try: the server is away, or has just become somebody's replica.
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
+_ANSWER_TIMEOUT = 2.0
+# The net under a wake-up that was lost together with its connection.
+_RECHECK = 2.0
+# How long a waiter listens before it looks whether the process is to end.
+_NAP = 0.1
+# Asked again this long after a key must have expired, so that it has.
+_AFTER_EXPIRY = 0.005
+
+
+class Process:
+    """What one process keeps for its locks; a forked child starts with an empty one."""
+
+    def __init__(self) -> None:
+        self.claims: dict[Claim, None] = {}
+        self.watchdog = Watchdog()
+        self.stopping = False
+        self._pid = os.getpid()
+        self._server: LockServer | None = None
+
+    @property
+    def server(self) -> LockServer:
+        if self._server is None:
+            self._server = LockServer(timeout=_ANSWER_TIMEOUT)
+        return self._server
+
+    @property
+    def is_this_one(self) -> bool:
+        return self._pid == os.getpid()
+
+    def held_by(self, job_id: str) -> dict[str, HeldLock]:
+        """What this thread holds for that job, by key."""
+        thread = threading.get_ident()
+        return {c.key: c.held for c in tuple(self.claims) if c.held and c.job_id == job_id and c.thread == thread}
+
+    def close(self) -> None:
+        self.stopping = True
+        if self._server:
+            self._server.close()
+
+
+class Claim:
+    def __init__(self, process: Process, *, key: str, job_id: str, ttl: float) -> None:
+        self.key = key
+        self.job_id = job_id
+        self.thread = threading.get_ident()
+        self.held: HeldLock | None = None
+        self._process = process
+        self._ttl = ttl
+        self._names = Names(key)
+        self._token = new_token(job_id)
+        self._asked = 0.0
+        self._has_asked_to_leave = False
+        self._ahead: Holder | None = None
+        self._line: PubSub | None = None
+
+    def acquire(self, wait: float) -> HeldLock:
+        # Registered before anything is sent: whatever interrupts this, `abandon` can undo it.
+        self._process.claims[self] = None
+        granted = self._take_at_once(wait) or self._wait(clock(), wait)
+        lease = Lease(key=self.key, job_id=self.job_id, ttl=self._ttl, asked=self._asked, renew=self._renew)
+        me = who_is(self._token, time.time())
+        self.held = HeldLock(key=self.key, fence=granted.fence, me=me, lease=lease)
+        self._process.watchdog.keep(lease)
+        log.debug("Job %s acquired lock on %s", self.job_id, self.key)
+        return self.held
+
+    def release(self) -> None:
+        """The end of work that went well; an error if the lock had been lost before."""
+        lost = self.abandon()
+        if lost:
+            raise LockLostError(self.key)
+
+    def abandon(self) -> bool:
+        """Leave, as holder or waiter, and as often as wanted; True if the lock had been lost."""
+        if self not in self._process.claims or not self._process.is_this_one:
+            return False
+        if self.held:
+            self._process.watchdog.forget(self.held.lease)
+            self.held.remove_flock()
+        lost = self._leave()
+        self._hang_up()
+        self._process.claims.pop(self, None)
+        if self.held and lost:
+            self.held.lease.lose()
+        elif self.held:
+            log.debug("Job %s released lock on %s", self.job_id, self.key)
+        return lost
+
+    def _leave(self) -> bool:
+        # Asking about a lock that is known to be lost would only be a wait if the server is gone.
+        if self.held and self.held.lost:
+            return True
+        for _ in range(2 if self.held else 1):
+            first_try, self._has_asked_to_leave = not self._has_asked_to_leave, True
+            try:
+                was_mine = self._process.server.leave(self._names, self._token)
+            except _UNREACHABLE as error:
+                reason = error
+            else:
+                # Later on, "not yours" may be the echo of a success whose answer was lost.
+                return bool(self.held) and not was_mine and first_try
+        log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
+        return False
+
+    def _renew(self) -> bool:
+        return self._process.server.renew(self._names, self._token, ttl=self._ttl)
+
+    def _ask(self, wait: float) -> Granted | Busy:
+        self._asked = clock()
+        answer = self._process.server.acquire(self._names, self._token, ttl=self._ttl, wait=wait)
+        if isinstance(answer, Busy):
+            self._ahead = answer.ahead
+        return answer
+
+    def _take_at_once(self, wait: float) -> Granted | None:
+        try:
+            answer = self._ask(0)
+        except _UNREACHABLE:
+            if not wait:
+                raise
+            return None
+        if isinstance(answer, Granted):
+            return answer
+        if not wait:
+            log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
+            raise LockTimeoutError(self.key, self._ahead, 0.0)
+        return None
+
+    def _wait(self, started: float, wait: float) -> Granted:
+        log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
+        while True:
+            try:
+                # Closed when the lock is left: that costs time, and the work is waiting.
+                self._line = self._process.server.subscribe(self._names, self._token)
+                return self._stand_in_line(self._line, started, wait)
+            except _UNREACHABLE as error:
+                self._hang_up()
+                self._go_on_waiting(started, wait, error)
+                time.sleep(_NAP)
+
+    def _hang_up(self) -> None:
+        if self._line:
+            self._line.close()
+            self._line = None
+
+    def _stand_in_line(self, line: PubSub, started: float, wait: float) -> Granted:
+        end = started + wait
+        while isinstance(answer := self._ask(max(0.0, end - clock())), Busy):
+            self._go_on_waiting(started, wait)
+            self._process.watchdog.start()  # while there is time, not when the lock is handed over
+            expiry = _RECHECK if answer.expires_in is None else answer.expires_in + _AFTER_EXPIRY
+            self._listen(line, until=min(end, clock() + min(_RECHECK, expiry)))
+        return answer
+
+    def _go_on_waiting(self, started: float, wait: float, error: Exception | None = None) -> None:
+        waited = clock() - started
+        if self._process.stopping:
+            log.warning("Job %s stopped waiting for lock on %s: shutting down", self.job_id, self.key)
+        elif waited >= wait:
+            log.error(
+                "Job %s timed out after %.1f s waiting for lock on %s, held by %s",
+                self.job_id,
+                waited,
+                self.key,
+                name_of(self._ahead),
+            )
+        else:
+            return
+        raise LockTimeoutError(self.key, self._ahead, waited) from error
+
+    def _listen(self, line: PubSub, until: float) -> None:
+        """Until it is this waiter's turn, or time to ask again."""
+        while (left := until - clock()) > 0 and not self._process.stopping:
+            message = line.get_message(timeout=min(left, _NAP))
+            if message and message["data"] == YOUR_TURN:
+                return
+            if message:
+                # The one ahead has its turn now; if it is frozen, ours comes when that runs out.
+                until = min(until, clock() + TURN_SECONDS + _AFTER_EXPIRY)

@@ -1,0 +1,253 @@
+"""What can be done with watches: begin, change, end, and the locked delete behind it."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from repositories.base import queue
+from repositories.errors import AccessDenied, DocoraError, HostUnavailable, Moved, RefNotFound
+from repositories.git import clones
+from repositories.git.urls import RemoteUrl
+from repositories.models import App, Repository, Watch
+from repositories.repo_lock import repo_lock
+from repositories.selection import EVERYTHING, Selection
+
+log = logging.getLogger("docora.repositories")
+
+_PUBLIC_ID = re.compile(r"repo_[0-9a-f]{24}")
+
+
+class NotWatched(DocoraError):
+    code = "not-watched"
+
+    def __init__(self) -> None:
+        super().__init__("This app does not watch a repository of that id.")
+
+
+class TokenRefused(DocoraError):
+    code = "token-refused"
+
+
+class AppGone(DocoraError):
+    code = "app-gone"
+
+    def __init__(self) -> None:
+        super().__init__("The app has been deleted.")
+
+
+def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
+    """Watch a repository that this token can read now; watching it again starts over.
+
+    The old watch is replaced in one transaction, so a failure on the way leaves it as it was.
+    """
+    remote = RemoteUrl.parse(url)
+    clones.look(clones.Remote(url=remote, token=token), ref)
+    is_private = bool(token) and _is_private(remote, ref)
+    with transaction.atomic():
+        if not hold(app):
+            raise AppGone
+        repository = _repository(remote, ref, is_private=is_private)
+        _forget(repository.watches.filter(app=app))
+        made = Watch.objects.create(
+            app=app,
+            repository=repository,
+            token=token,
+            include=selection.include,
+            exclude=selection.exclude,
+            max_file_size=selection.max_file_size,
+            access_proven_at=timezone.now(),
+        )
+        request_snapshot(repository)
+    return made
+
+
+def change_token(app: App, repository_id: str, token: str) -> None:
+    """Use another token from now on; what was delivered stays delivered."""
+    repository = watch_of(app, repository_id).repository
+    try:
+        clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
+    except AccessDenied:
+        raise TokenRefused("The new token cannot read the repository.") from None
+    with _locked(repository_id) as repository:
+        watches = repository.watches.filter(app=app)
+        if not watches.update(token=token, access_proven_at=timezone.now(), access_denied_at=None, **Watch.FRESH):
+            raise NotWatched
+        _close_circuit(repository)
+        request_snapshot(repository)
+
+
+def unwatch(app: App, repository_id: str) -> None:
+    """Forget the watch and all that was delivered for it; the last watch takes clone and repository with it."""
+    with _locked(repository_id) as repository:
+        if not _forget(repository.watches.filter(app=app)):
+            raise NotWatched
+        _drop_if_unwatched(repository)
+
+
+def purge_clone(clone_key: str, *, job_id: str) -> bool:
+    """Delete the clone unless somebody watches it (again). Returns whether it was deleted."""
+    with repo_lock(clone_key, job_id=job_id) as held:
+        if Repository.objects.filter(clone_key=clone_key).exists():
+            return False
+        trash = clones.discard(clone_key, held=held)
+    if trash:
+        clones.empty(trash)
+        log.info("Deleted the clone of %s", clone_key)
+    return trash is not None
+
+
+def reset_circuit(repository: Repository) -> None:
+    """Forget the failures and look at once."""
+    with transaction.atomic():
+        _close_circuit(repository)
+        request_snapshot(repository)
+
+
+def _close_circuit(repository: Repository) -> None:
+    """Forget the failures; if they had opened it, the apps that want to know are told that it is closed."""
+    rows = Repository.objects.filter(pk=repository.pk)
+    was_open = rows.exclude(circuit_open_until=None).exists()
+    rows.update(**Repository.HEALTHY)
+    if was_open:
+        job_id = f"recovery-{repository.pk}"
+        queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_recovery", repository.pk, job_id=job_id, timeout=60)
+
+
+def reclone(repository: Repository) -> None:
+    """Make the clone anew; the old one serves until the new one is complete."""
+    with transaction.atomic():
+        Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
+        request_snapshot(repository)
+
+
+def purge(repository: Repository) -> None:
+    """End every watch; with the last one, the repository and its clone go."""
+    for watch in repository.watches.select_related("app"):
+        with suppress(NotWatched):
+            unwatch(watch.app, repository.public_id)
+
+
+def ask_for_snapshot(repository: Repository) -> None:
+    """Look at the repository because somebody wants it now."""
+    with transaction.atomic():
+        end_pause(repository)
+        request_snapshot(repository)
+
+
+def end_pause(repository: Repository) -> None:
+    """Who asks does not wait for the end of an open circuit's pause: the next look is its probe."""
+    rows = Repository.objects.filter(pk=repository.pk, circuit_open_until__gt=timezone.now())
+    rows.update(circuit_open_until=timezone.now())
+
+
+def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
+    """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
+    queue.enqueue(
+        queue.SNAPSHOTS,
+        "snapshots.jobs.take_snapshot",
+        repository.pk,
+        job_id=f"snapshot-{repository.pk}",
+        timeout=2 * settings.GIT_TIMEOUT,
+        first=not planned,
+    )
+
+
+def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
+    repository, made = Repository.objects.select_for_update().get_or_create(
+        clone_key=remote.clone_key,
+        ref=ref,
+        defaults={"url": str(remote), "owner": remote.owner, "name": remote.name, "is_private": is_private},
+    )
+    if not made:
+        _look_soon(repository, is_private=is_private)
+    return repository
+
+
+def _look_soon(repository: Repository, *, is_private: bool) -> None:
+    """It has just been seen: if its circuit is open because it could not be, the next look is the probe."""
+    now = timezone.now()
+    rows = Repository.objects.filter(pk=repository.pk)
+    rows.update(is_private=is_private, next_check_at=now)
+    unseen = rows.filter(last_error_code__in=[HostUnavailable.code, RefNotFound.code, Moved.code])
+    unseen.exclude(circuit_open_until=None).update(circuit_open_until=now)
+
+
+def _is_private(remote: RemoteUrl, ref: str) -> bool:
+    """A repository that cannot be read without a token is private."""
+    try:
+        clones.look(clones.Remote(url=remote), ref)
+    except AccessDenied:
+        return True
+    return False
+
+
+def watch_of(app: App, repository_id: str) -> Watch:
+    """This app's watch of that repository; another app's is as unknown as one that never was."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
+    try:
+        return Watch.objects.select_related("app", "repository").get(app=app, repository__public_id=repository_id)
+    except Watch.DoesNotExist:
+        raise NotWatched from None
+
+
+@contextmanager
+def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
+    """A transaction in which nobody else changes this app's watch, or ends it."""
+    with _locked(repository_id) as repository:
+        watch = repository.watches.select_for_update().filter(app=app).first()
+        if watch is None:
+            raise NotWatched
+        watch.app, watch.repository = app, repository
+        yield watch
+
+
+def hold(app: App) -> bool:
+    """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
+    return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
+
+
+@contextmanager
+def _locked(repository_id: str) -> Iterator[Repository]:
+    """A transaction that holds the repository's row, always before any of its watches' rows."""
+    if not _PUBLIC_ID.fullmatch(repository_id):
+        raise NotWatched
+    with transaction.atomic():
+        repository = Repository.objects.select_for_update().filter(public_id=repository_id).first()
+        if repository is None:
+            raise NotWatched
+        yield repository
+
+
+def _forget(watches: QuerySet[Watch]) -> int:
+    """Delete at most one watch with all that hangs on it; returns how many there were.
+
+    Its row is locked first: a delivery run writes under that lock, so it either comes before or finds nothing.
+    """
+    ids = list(watches.select_for_update().values_list("pk", flat=True))
+    Watch.objects.filter(pk__in=ids).delete()
+    for watch_id in ids:
+        queue.drop(f"deliver-{watch_id}")
+    return len(ids)
+
+
+def _drop_if_unwatched(repository: Repository) -> None:
+    if repository.watches.exists():
+        return
+    queue.drop(f"snapshot-{repository.pk}")
+    purge_job = f"purge-{repository.pk}"
+    repository.delete()
+    if not Repository.objects.filter(clone_key=repository.clone_key).exists():
+        queue.enqueue(
+            queue.SNAPSHOTS,
+            "repositories.jobs.purge_clone",
+            repository.clone_key,
+            job_id=purge_job,
+            timeout=settings.GIT_TIMEOUT,
+        )

@@ -1,0 +1,79 @@
+"""The health of an app's endpoint: in which lane it is served, how long to pause, when to give it up."""
+
+import logging
+import random
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from repositories.base import queue
+from repositories.models import App
+from snapshots.delivery.webhooks import Answer
+
+log = logging.getLogger("docora.delivery")
+
+_LONGEST_PAUSE = 3600.0
+
+
+def lane_of(app: App) -> str:
+    return queue.SLOW_DELIVERIES if app.slow_since else queue.DELIVERIES
+
+
+def timeout(lane: str, full: float) -> float:
+    """In the fast lane nobody holds a worker for longer than a few seconds; the slow lane has the full time."""
+    return full if lane == queue.SLOW_DELIVERIES else min(full, settings.SLOW_AFTER)
+
+
+def let_rest(app: App, seconds: float) -> None:
+    """Who asks for a pause asks for it as a whole: nothing is told until then, about whatever repository."""
+    until = timezone.now() + timedelta(seconds=seconds)
+    App.objects.filter(Q(resting_until=None) | Q(resting_until__lt=until), pk=app.pk).update(resting_until=until)
+
+
+def rest_of(app: App) -> float:
+    """The seconds for which the endpoint still wants to be left alone."""
+    return max(0.0, (app.resting_until - timezone.now()).total_seconds()) if app.resting_until else 0.0
+
+
+def move_to_slow_lane(app: App, reason: str) -> None:
+    app.slow_since = timezone.now()
+    if App.objects.filter(pk=app.pk, slow_since=None).update(slow_since=app.slow_since):
+        log.warning("%s moved to the slow lane: %s", app, reason)
+
+
+def note_success(app: App, *, slowest: float) -> None:
+    """A whole run in time: back to the fast lane. The row is written only where something changes."""
+    in_time = slowest < settings.SLOW_AFTER
+    changes = {"failing_since": None, "slow_since": None} if in_time else {"failing_since": None}
+    if any(getattr(app, field) for field in changes):
+        App.objects.filter(pk=app.pk).update(**changes)
+        if app.slow_since and in_time:
+            log.info("%s answers in time again: back from the slow lane", app)
+
+
+def note_failure(app: App, *, accepted_some: bool) -> None:
+    """Remembers since when the endpoint has accepted nothing at all."""
+    rows = App.objects.filter(pk=app.pk)
+    if accepted_some:
+        rows.exclude(failing_since=None).update(failing_since=None)
+    else:
+        rows.filter(failing_since=None).update(failing_since=timezone.now())
+    app.refresh_from_db(fields=["failing_since"])
+
+
+def reason_to_disable(app: App, answer: Answer) -> str:
+    """Why nothing more is sent to the endpoint; empty while there is hope."""
+    if answer.status == 410:
+        return "The endpoint answered 410 Gone."
+    patience = timedelta(days=settings.ENDPOINT_PATIENCE_DAYS)
+    if app.failing_since and app.failing_since < timezone.now() - patience:
+        return f"The endpoint has accepted nothing for {patience.days} days; last: {answer.error}"[:300]
+    return ""
+
+
+def pause_after(attempts: int) -> float:
+    """Seconds that double up to an hour, and up to a quarter more by chance, so that retries spread out."""
+    pause = min(settings.RETRY_BASE_DELAY * 2.0 ** min(attempts - 1, 30), _LONGEST_PAUSE)
+    return pause * random.uniform(1, 1.25)  # noqa: S311  spreads the retries, guards nothing

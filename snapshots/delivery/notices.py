@@ -1,0 +1,218 @@
+"""Notices to apps about a repository as a whole, and the ping that tests an endpoint.
+
+What a notice says is computed when it is sent, from what the app may know: a stale notice is not sent at all, and
+no git output, token or URL of another app can be in it.
+"""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import send_mail
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from repositories import accounts
+from repositories.base import queue
+from repositories.models import App, Repository, Watch
+from snapshots.delivery import endpoint
+from snapshots.delivery.payloads import describe, iso, serialise
+from snapshots.delivery.webhooks import Answer, Message, WebhookClient
+from snapshots.models import Delivery
+from snapshots.reasons import reason_of
+
+log = logging.getLogger("docora.delivery")
+
+SYNC_FAILED = "sync_failed"
+SYNC_RECOVERED = "sync_recovered"
+PING = "ping"
+
+# So often is a notice tried at an endpoint that fails, which is most of a day; one that refuses is asked less often.
+_ATTEMPTS = 20
+_REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Notice:
+    event: str
+    payload: dict[str, Any]
+    # What distinguishes this occasion from the next one: it makes the message id.
+    occasion: str
+
+    def message_to(self, watch: Watch) -> Message:
+        digest = hashlib.sha256(f"{watch.pk}.{self.event}.{self.occasion}".encode()).hexdigest()
+        return Message(event=self.event, id=f"msg_{digest[:32]}", body=serialise(self.payload))
+
+
+class Kind(StrEnum):
+    # The circuit of the repository is open.
+    FAILURE = "failure"
+    # It has closed again.
+    RECOVERY = "recovery"
+    # The app's own token is refused.
+    REFUSAL = "refusal"
+
+
+def announce_failure(repository_id: int) -> None:
+    """The circuit has opened: tell every app that could read the repository until now."""
+    for watch in _listening(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
+        request(Kind.FAILURE, watch)
+
+
+def announce_recovery(repository_id: int) -> None:
+    """The circuit has closed: tell the apps that want to know."""
+    watches = Watch.objects.filter(repository=repository_id, access_denied_at=None, app__wants_recovery=True)
+    for watch in _listening(watches):
+        request(Kind.RECOVERY, watch)
+
+
+def announce_refusal(watch_id: int) -> None:
+    """This app's own token is refused: tell it alone."""
+    for watch in _listening(Watch.objects.filter(pk=watch_id)):
+        request(Kind.REFUSAL, watch)
+
+
+def request(kind: Kind, watch: Watch) -> None:
+    lane, job_id = endpoint.lane_of(watch.app), f"notice-{kind}-{watch.pk}"
+    queue.enqueue(lane, "snapshots.jobs.send_notice", [kind, watch.pk], job_id=job_id, timeout=300)
+
+
+def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELIVERIES) -> float | None:
+    """Returns the seconds after which to try again, if it must be."""
+    watch = _listening(Watch.objects.filter(pk=watch_id)).first()
+    notice = _COMPOSERS[kind](watch) if watch else None
+    if watch is None or notice is None:
+        return None
+    if rest := endpoint.rest_of(watch.app):
+        return rest
+    message = notice.message_to(watch)
+    answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
+    _log(watch, message, answer)
+    if answer.timed_out and lane != queue.SLOW_DELIVERIES:
+        endpoint.move_to_slow_lane(watch.app, answer.error)
+        request(kind, watch)
+        return None
+    if answer.status == 410:
+        accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))
+        return None
+    if answer.retry_after:
+        endpoint.let_rest(watch.app, answer.retry_after)
+    attempts = settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else _ATTEMPTS
+    if answer.accepted or attempt >= attempts:
+        return None
+    return max(endpoint.pause_after(attempt), answer.retry_after or 0.0)
+
+
+def ping(app: App) -> Answer:
+    """Test the endpoint now, also of a disabled app."""
+    payload = {"event": PING, "app_id": app.public_id, "timestamp": iso(timezone.now())}
+    message = Message(event=PING, id=f"msg_{secrets.token_hex(16)}", body=serialise(payload))
+    return _post(app, message, timeout=settings.NOTICE_TIMEOUT)
+
+
+def mail_disabled(app: App) -> None:
+    """Tell the app's contact that nothing is sent any more, and why."""
+    if not app.email:
+        return
+    send_mail(
+        subject=f"Docora: webhooks to {app.name} are switched off",
+        message=(
+            f"Docora sends nothing more to {app.base_url}.\n\n{app.disabled_reason}\n\n"
+            "Nothing is lost: once the endpoint works again and the operator enables it, everything that\n"
+            "has changed in the meantime is delivered.\n"
+        ),
+        from_email=None,
+        recipient_list=[app.email],
+    )
+    log.info("Wrote to the contact of %s that its endpoint is disabled", app)
+
+
+def _listening(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
+    return watches.filter(app__disabled_at=None).select_related("app", "repository")
+
+
+def _post(app: App, message: Message, *, timeout: float) -> Answer:
+    with WebhookClient[Message](app, timeout=timeout) as client:
+        return client.post(message)
+
+
+def _log(watch: Watch, message: Message, answer: Answer) -> None:
+    """Unless the app has stopped watching meanwhile."""
+    with suppress(IntegrityError), transaction.atomic():
+        Delivery.objects.create(
+            watch=watch,
+            message_id=message.id,
+            event=message.event,
+            status=answer.status,
+            milliseconds=answer.milliseconds,
+            error_class=answer.error_class,
+            error=answer.error,
+            answer=answer.text,
+        )
+
+
+def _failure(watch: Watch) -> _Notice | None:
+    repository = watch.repository
+    until = repository.circuit_open_until
+    if until is None:
+        return None
+    reason = reason_of(repository.last_error_code)
+    failures = repository.consecutive_failures
+    often = "" if failures == 1 else f" {failures} times in a row"
+    message = f"The repository could not be read{often}: {reason}."
+    return _Notice(event=SYNC_FAILED, payload=_failed(watch, message, "open"), occasion=iso(until))
+
+
+def _refusal(watch: Watch) -> _Notice | None:
+    if watch.access_denied_at is None:
+        return None
+    occasion = iso(watch.access_denied_at)
+    return _Notice(event=SYNC_FAILED, payload=_failed(watch, _REFUSED, "closed"), occasion=occasion)
+
+
+def _recovery(watch: Watch) -> _Notice | None:
+    repository = watch.repository
+    if repository.circuit_open_until is not None:
+        return None
+    payload = {
+        "event": SYNC_RECOVERED,
+        "repository": describe(repository),
+        "circuit_breaker": _circuit(repository, "closed"),
+        "timestamp": iso(timezone.now()),
+    }
+    return _Notice(event=SYNC_RECOVERED, payload=payload, occasion=f"{repository.last_checked_at}")
+
+
+def _failed(watch: Watch, message: str, circuit: str) -> dict[str, Any]:
+    return {
+        "event": SYNC_FAILED,
+        "repository": describe(watch.repository),
+        "error": {"type": "git_failure", "message": message},
+        "circuit_breaker": _circuit(watch.repository, circuit),
+        "retry_count": watch.retry_count,
+        "timestamp": iso(timezone.now()),
+    }
+
+
+def _circuit(repository: Repository, status: str) -> dict[str, Any]:
+    until = repository.circuit_open_until
+    return {
+        "status": status,
+        "consecutive_failures": repository.consecutive_failures,
+        "threshold": settings.CIRCUIT_BREAKER_THRESHOLD,
+        "cooldown_until": iso(until) if until and status == "open" else None,
+    }
+
+
+_COMPOSERS: dict[Kind, Callable[[Watch], _Notice | None]] = {
+    Kind.FAILURE: _failure,
+    Kind.RECOVERY: _recovery,
+    Kind.REFUSAL: _refusal,
+}

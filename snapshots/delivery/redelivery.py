@@ -1,0 +1,173 @@
+"""Telling again what an app was told before, because somebody asked for it.
+
+Nothing is sent from here. What is to be told again is marked, and the next run of the watch tells it like any
+other change: under the lock, with access proven, at the newest commit and in order for each path. So an old content
+can never overtake a newer one; who asks for an old delivery gets what the path has now. A message that is told again
+keeps its id, but for a resync, whose messages are new ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, islice
+from operator import attrgetter
+
+from django.db import transaction
+from django.db.models import F, Max, QuerySet
+
+from repositories.base import queue
+from repositories.models import App, Watch
+from repositories.selection import EVERYTHING
+from snapshots import manifest
+from snapshots.changes import Event, count_changes
+from snapshots.delivery import notices
+from snapshots.delivery.tell import job_id_of, request_delivery
+from snapshots.models import Delivered, Delivery, File, FileVersion, Parked, Snapshot
+
+_BATCH = 500
+_FILE_EVENTS = [event.value for event in Event]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a watch is on its way to the newest snapshot."""
+
+    remaining: int
+    total: int
+
+    @property
+    def done(self) -> int:
+        return max(0, self.total - self.remaining)
+
+
+def redeliver(delivery: Delivery) -> None:
+    redeliver_many([delivery])
+
+
+def redeliver_many(deliveries: Iterable[Delivery]) -> None:
+    """Any selection, of any watches; of several deliveries of one path, the newest counts."""
+    for _, rows in groupby(sorted(deliveries, key=attrgetter("watch_id", "pk")), attrgetter("watch_id")):
+        _redeliver(list(rows))
+
+
+def redeliver_since(watch: Watch, moment: datetime) -> None:
+    """Everything that was attempted since then, as far back as the log goes."""
+    attempts = watch.deliveries.filter(attempted_at__gte=moment)
+    newest = attempts.order_by().values("path", "event").annotate(newest=Max("pk")).values("newest")
+    redeliver_many(watch.deliveries.filter(pk__in=newest).only("watch", "event", "path", "sha256").iterator())
+
+
+def retry_parked(watch: Watch) -> None:
+    """Another attempt at every file that the endpoint refused."""
+    _retry_parked(watch, Parked.objects.filter(watch=watch))
+
+
+def retry_one_parked(parked: Parked) -> None:
+    _retry_parked(parked.watch, Parked.objects.filter(pk=parked.pk))
+
+
+def _retry_parked(watch: Watch, rows: QuerySet[Parked]) -> None:
+    with transaction.atomic():
+        _hold(watch)
+        rows.update(again=True)
+        _rewind(watch)
+
+
+def resync(watch: Watch) -> None:
+    """The whole watch again: every file that the app has, with new message ids."""
+    with transaction.atomic():
+        _hold(watch)
+        Delivered.objects.filter(watch=watch).update(again=Event.CREATE)
+        Parked.objects.filter(watch=watch).update(again=True)
+        _rewind(watch, resyncs=F("resyncs") + 1)
+
+
+def retry_now(watch: Watch) -> None:
+    """End the pause after a failure, and the rest that the endpoint asked for."""
+    with transaction.atomic():
+        Watch.objects.filter(pk=watch.pk).update(retry_at=None)
+        App.objects.filter(pk=watch.app_id).update(resting_until=None)
+        _request_now(watch)
+
+
+def progress(watch: Watch) -> Progress:
+    watch.refresh_from_db()
+    newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
+    if newest is None:
+        return Progress(remaining=0, total=0)
+    is_behind = newest.sequence > watch.synced_sequence
+    return Progress(
+        remaining=count_changes(watch, newest.sequence) if is_behind else 0, total=_count_wanted(watch, newest)
+    )
+
+
+def _count_wanted(watch: Watch, snapshot: Snapshot) -> int:
+    selection = watch.selection
+    if selection == EVERYTHING:
+        return snapshot.files
+    files = manifest.contents_at(watch.repository_id, snapshot.sequence).values_list("file__path", "size")
+    return sum(selection.takes(path, size) for path, size in files.iterator())
+
+
+def _redeliver(deliveries: list[Delivery]) -> None:
+    watch = Watch.objects.select_related("app").filter(pk=deliveries[0].watch_id).first()
+    if watch is None:
+        return
+    last = {row.path: row for row in deliveries if row.event in _FILE_EVENTS}
+    if last:
+        with transaction.atomic():
+            _hold(watch)
+            rows = iter(last.items())
+            while batch := dict(islice(rows, _BATCH)):
+                _mark(watch, batch)
+            _rewind(watch)
+    for event in {row.event for row in deliveries}.difference(_FILE_EVENTS):
+        _repeat_notice(watch, event)
+
+
+def _hold(watch: Watch) -> None:
+    """The watch's row before those that hang on it, as a run does: so neither waits for the other."""
+    Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
+
+
+def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
+    files = File.objects.filter(repository=watch.repository_id, path__in=list(deliveries))
+    ids = {event: [f.pk for f in files if deliveries[f.path].event == event] for event in Event}
+    for event in (Event.CREATE, Event.UPDATE):
+        Delivered.objects.filter(watch=watch, file__in=ids[event]).update(again=event)
+    Parked.objects.filter(watch=watch, file__in=[pk for pks in ids.values() for pk in pks]).update(again=True)
+    here = FileVersion.objects.filter(file__in=ids[Event.DELETE], until=None).values_list("file_id", flat=True)
+    gone = [f for f in files if f.pk in set(ids[Event.DELETE]).difference(here)]
+    Delivered.objects.bulk_create(
+        [
+            Delivered(watch=watch, file=f, sha256=bytes.fromhex(deliveries[f.path].sha256), again=Event.DELETE)
+            for f in gone
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def _repeat_notice(watch: Watch, event: str) -> None:
+    """Only what still holds is said again."""
+    if event == notices.SYNC_FAILED:
+        notices.request(notices.Kind.REFUSAL if watch.access_denied_at else notices.Kind.FAILURE, watch)
+    elif event == notices.SYNC_RECOVERED:
+        notices.request(notices.Kind.RECOVERY, watch)
+
+
+def _rewind(watch: Watch, **changes: object) -> None:
+    """Compare with everything, not only with what changed since the last sync; a run under way starts over."""
+    changes |= Watch.FRESH | {"synced_sequence": 0, "generation": F("generation") + 1}
+    Watch.objects.filter(pk=watch.pk).update(**changes)
+    _request_now(watch)
+
+
+def _request_now(watch: Watch) -> None:
+    transaction.on_commit(lambda: _hurry(watch.pk), robust=True)
+    request_delivery(watch)
+
+
+def _hurry(watch_id: int) -> None:
+    """Before the job is asked for: one that waits out a pause would count as asked for."""
+    for lane in (queue.DELIVERIES, queue.SLOW_DELIVERIES):
+        queue.hurry(lane, job_id_of(watch_id))

@@ -1,0 +1,344 @@
+"""One run: an app is told one snapshot, with as many requests in flight as it wants, and every answer written down.
+
+A message counts as under way from the moment when it is handed to the client until its answer is committed.
+At most `max_in_flight` requests are open at once, and at most `_Window.size` messages are under way: so many may be
+told twice when the worker is killed, and no other. With `max_in_flight` 1 that is one: the answer to each message is
+committed before the next one is sent.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from repositories.errors import CloneDamaged, DocoraError
+from repositories.git.clones import Blobs
+from repositories.models import Watch
+from repositories.repo_lock import HeldLock
+from snapshots import rows
+from snapshots.changes import Change, Event, changes_for
+from snapshots.delivery.payloads import Bodies
+from snapshots.delivery.webhooks import Answer, Message, WebhookClient
+from snapshots.models import Delivered, Delivery, Parked, Snapshot
+
+# How soon a run notices that it must stop, although nothing is answered.
+_PULSE = 0.25
+_BYTES_UNDER_WAY = 16 << 20
+_BATCH = 128
+# So many refusals that may be about the file, and not one acceptance, are taken for a fault of the endpoint.
+_SUSPICIOUS = 20
+# Of the 4xx answers, these are about the endpoint or the moment; every other one is about the one file.
+_ENDPOINT_STATUS = {401, 403, 404, 405, 407, 408, 410, 425, 429}
+# And these are about it without doubt.
+_FILE_STATUS = {409, 413, 415, 422}
+
+
+class DeliveryFailed(DocoraError):
+    """The endpoint cannot be told anything now."""
+
+    code = "delivery-failed"
+    retriable = True
+
+    def __init__(self, answer: Answer, *, accepted_some: bool, made_progress: bool) -> None:
+        super().__init__(answer.error)
+        self.answer = answer
+        self.accepted_some = accepted_some
+        self.made_progress = made_progress
+
+
+class WatchGone(DocoraError):
+    """The app stopped watching while it was being told."""
+
+
+class Outdated(DocoraError):
+    """Somebody asked for something else meanwhile: look anew."""
+
+
+class TakesLong(DocoraError):
+    """One file is more than the fast lane has time for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMessage(Message):
+    change: Change
+    completes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    message: FileMessage
+    answer: Answer
+
+    @property
+    def accepted(self) -> bool:
+        """Who does not have the file that it is to delete has done so."""
+        is_gone = self.answer.status == 404 and self.message.change.event is Event.DELETE
+        return self.answer.accepted or is_gone
+
+    @property
+    def is_about_the_file(self) -> bool:
+        status = self.answer.status or 0
+        return 400 <= status < 500 and status not in _ENDPOINT_STATUS
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.answer.status not in _FILE_STATUS
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.accepted and self.message.completes
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How many messages may be under way, and how many answers are committed together."""
+
+    lanes: int
+
+    @property
+    def batch(self) -> int:
+        return 1 if self.lanes == 1 else 4 * self.lanes
+
+    @property
+    def size(self) -> int:
+        return 1 if self.lanes == 1 else 5 * self.lanes
+
+    @property
+    def refill_at(self) -> int:
+        """So many unanswered keep every lane busy while more is prepared."""
+        return 0 if self.lanes == 1 else self.lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of a run: whether the app now has everything, and how its endpoint answered."""
+
+    everything: bool
+    accepted_some: bool
+    slowest: float
+
+
+class Run:
+    def __init__(
+        self,
+        watch: Watch,
+        snapshot: Snapshot,
+        client: "WebhookClient[FileMessage]",
+        blobs: Blobs,
+        *,
+        held: HeldLock,
+        budget: float,
+        gives_way: bool,
+    ) -> None:
+        self._watch = watch
+        self._snapshot = snapshot
+        self._client = client
+        self._blobs = blobs
+        self._held = held
+        self._bodies = Bodies(watch.repository, snapshot.commit_sha)
+        self._window = _Window(watch.app.max_in_flight)
+        self._budget = budget
+        self._ends_at = time.monotonic() + budget
+        self._gives_way = gives_way
+        self._recorded_at = time.monotonic()
+        self._outcomes: list[_Outcome] = []
+        self._refused: list[_Outcome] = []
+        self._accepted_some = False
+        self._made_progress = False
+        self._slowest = 0.0
+        self._failure: Answer | None = None
+
+    def tell_all(self) -> Told:
+        """Raises DeliveryFailed when the endpoint fails; what was answered until then is recorded all the same."""
+        everything = True
+        try:
+            for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
+                everything = self._tell_each(changes) and everything
+                # A file may only be created where another one has been deleted before.
+                self._settle()
+                if self._failure or not everything:
+                    break
+        except CloneDamaged:
+            self._settle()
+            raise
+        if self._failure:
+            raise DeliveryFailed(self._failure, accepted_some=self._accepted_some, made_progress=self._made_progress)
+        if self._refused:
+            self._record(park_all=True)
+        return Told(everything=everything, accepted_some=self._accepted_some, slowest=self._slowest)
+
+    def _tell_each(self, changes: Iterator[Change]) -> bool:
+        """Changes of one event; False when time is up and some are left."""
+        for change, content in self._with_contents(changes):
+            if self._failure or time.monotonic() > self._ends_at:
+                return False
+            self._tell(change, content)
+        return True
+
+    def _with_contents(self, changes: Iterator[Change]) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        while batch := list(islice(changes, _BATCH)):
+            contents = self._blobs.contents(change.blob for change in batch if change.blob)
+            for change in batch:
+                yield change, next(contents) if change.blob else iter(())
+
+    def _tell(self, change: Change, content: Iterator[bytes]) -> None:
+        bodies = self._bodies.of(change, content)
+        body, following = next(bodies), next(bodies, None)
+        if following is None:
+            self._send(_message(self._watch, change, body))
+        else:
+            self._transfer(change, chain((body, following), bodies))
+
+    def _transfer(self, change: Change, bodies: Iterator[bytes]) -> None:
+        """Pieces in order, each acknowledged before the next. In the fast lane, it has a time of its own."""
+        self._settle()
+        ends_at = time.monotonic() + self._budget
+        body = next(bodies)
+        for following in bodies:
+            if self._gives_way and time.monotonic() > ends_at:
+                raise TakesLong(f"{change.path.text} took longer than {self._budget:g} s.")
+            if self._failure or not self._send_alone(_message(self._watch, change, body, piece=True)).accepted:
+                return
+            body = following
+        self._send_alone(_message(self._watch, change, body))
+
+    def _send(self, message: FileMessage) -> None:
+        while self._client.unanswered + len(self._outcomes) >= self._window.size:
+            if len(self._outcomes) >= self._window.batch:
+                self._record()
+            else:
+                self._collect(self._window.refill_at)
+        while self._client.unanswered_bytes > _BYTES_UNDER_WAY:
+            self._collect(self._client.unanswered - 1)
+        if not self._failure:
+            self._client.submit(message)
+
+    def _send_alone(self, message: FileMessage) -> Answer:
+        self._client.submit(message)
+        while self._client.unanswered:
+            self._collect(0)
+        answer = self._outcomes[-1].answer
+        self._record()
+        return answer
+
+    def _settle(self) -> None:
+        """Wait for all answers and write them down."""
+        while self._client.unanswered:
+            self._collect(0)
+        if self._outcomes:
+            self._record()
+
+    def _collect(self, down_to: int) -> None:
+        for message, answer in self._client.answers(down_to=down_to, patience=_PULSE):
+            self._note(_Outcome(message, answer))
+        if time.monotonic() - self._recorded_at > _PULSE and self._client.unanswered:
+            self._record()
+
+    def _note(self, outcome: _Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._slowest = max(self._slowest, outcome.answer.milliseconds / 1000)
+        if outcome.accepted:
+            self._accepted_some = True
+            self._made_progress |= outcome.acknowledges
+        elif outcome.is_about_the_file:
+            self._refused.append(outcome)
+            if not self._believes_refusals and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
+                self._fail(outcome.answer)
+        else:
+            self._fail(outcome.answer)
+
+    @property
+    def _believes_refusals(self) -> bool:
+        """An endpoint that accepts other files, or refuses these time and again, means the files."""
+        return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
+
+    def _fail(self, answer: Answer) -> None:
+        self._failure = self._failure or answer
+        self._client.drop_waiting()
+
+    def _record(self, *, park_all: bool = False) -> None:
+        """Commit what was answered, unless the run has no right to go on."""
+        self._held.check()
+        self._recorded_at = time.monotonic()
+        outcomes, self._outcomes = self._outcomes, []
+        with transaction.atomic() if outcomes or self._refused else nullcontext():
+            is_current = self._is_current()
+            _log(self._watch, self._snapshot, outcomes)
+            if is_current:
+                _acknowledge(self._watch, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
+                self._park(doubtful_too=park_all or self._believes_refusals)
+        if not is_current:
+            raise Outdated
+
+    def _is_current(self) -> bool:
+        """Reads the row under its lock, so that nobody unwatches or asks for a resync in between."""
+        watches = Watch.objects.filter(pk=self._watch.pk)
+        if connection.in_atomic_block:
+            watches = watches.select_for_update()
+        generation = watches.values_list("generation", flat=True).first()
+        if generation is None:
+            raise WatchGone
+        return generation == self._watch.generation
+
+    def _park(self, *, doubtful_too: bool) -> None:
+        parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
+        self._refused = [] if doubtful_too else [outcome for outcome in self._refused if outcome.is_doubtful]
+        Parked.objects.bulk_create(
+            [_parked(self._watch, outcome) for outcome in parked],
+            update_conflicts=True,
+            unique_fields=["watch", "file"],
+            update_fields=["sha256", "reason", "parked_at", "again"],
+        )
+
+
+def _message(watch: Watch, change: Change, body: bytes, *, piece: bool = False) -> FileMessage:
+    """The id is the same for every attempt; a piece belongs to one transfer and so to one attempt."""
+    facts = f"{watch.pk}.{watch.resyncs}.{change.event}.{change.file_id}.{change.since}.".encode()
+    digest = hashlib.sha256(facts + body if piece else facts).hexdigest()
+    return FileMessage(event=change.event, id=f"msg_{digest[:32]}", body=body, change=change, completes=not piece)
+
+
+def _acknowledge(watch: Watch, changes: list[Change]) -> None:
+    deleted = [change.file_id for change in changes if change.event is Event.DELETE]
+    kept = [change for change in changes if change.event is not Event.DELETE]
+    Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
+    if deleted:
+        Delivered.objects.filter(watch=watch, file__in=deleted).delete()
+    now = rows.now()
+    rows.insert(
+        Delivered,
+        ("watch", "file", "sha256", "delivered_at", "again"),
+        [(watch.pk, change.file_id, change.sha256, now, "") for change in kept],
+        instead_of=("watch", "file"),
+    )
+
+
+_LOGGED = (
+    *("watch", "message_id", "event", "path", "sha256", "commit_sha", "manual", "attempted_at"),
+    *("status", "milliseconds", "error_class", "error", "answer"),
+)
+
+
+def _log(watch: Watch, snapshot: Snapshot, outcomes: list[_Outcome]) -> None:
+    now = rows.now()
+    rows.insert(Delivery, _LOGGED, [(watch.pk, *_attempt(outcome, snapshot, now)) for outcome in outcomes])
+
+
+def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
+    message, change, answer = outcome.message, outcome.message.change, outcome.answer
+    return (
+        *(message.id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
+        *(change.manual, now, answer.status, answer.milliseconds, answer.error_class, answer.error, answer.text),
+    )
+
+
+def _parked(watch: Watch, outcome: _Outcome) -> Parked:
+    change = outcome.message.change
+    return Parked(watch=watch, file_id=change.file_id, sha256=change.sha256, reason=outcome.answer.error)

@@ -1,0 +1,301 @@
+"""The webhook client: many requests at once to one app, every dialled address checked.
+
+No thread of its own: requests move on while the caller waits in `answers`, and stand still while it reads git
+or writes to the database. That is faster than two threads that fight for the interpreter, and simpler.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import aiohttp
+from django.utils import timezone
+
+from repositories.base import network
+from repositories.errors import ForbiddenAddress
+from repositories.models import App
+from snapshots.delivery.signing import Signer
+
+_KEPT = 2048
+# A longer answer costs its connection; up to here it is read off, so that the connection can be used again.
+_READ_OFF = 1 << 16
+_LONGEST_RETRY_AFTER = 24 * 3600.0
+# The signature may be what is refused; 400 may as well be about the message.
+_SIGNATURE_REFUSED = {400, 401, 403}
+_KEY_REFUSED = {401, 403}
+_NOT_NOW = {408, 425, 429}
+_HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is told in one request. `id` is the same for every attempt at it."""
+
+    event: str
+    id: str
+    body: bytes
+
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: a status, or the reason why there is none. `error_class` is for machines."""
+
+    status: int | None
+    error: str = ""
+    error_class: str = ""
+    milliseconds: int
+    text: str = ""
+    retry_after: float | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_refusal(self) -> bool:
+        """The endpoint works, and says no."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in _NOT_NOW
+
+    @property
+    def timed_out(self) -> bool:
+        return self.error_class == "timeout"
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Its clock stands still while nobody runs it: who waits for the database must not blame the endpoint for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left_at = super().time()
+        self._stood_still = 0.0
+
+    def time(self) -> float:
+        return super().time() - self._stood_still
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        self._stood_still += super().time() - self._left_at
+        try:
+            return self.run_until_complete(work)
+        finally:
+            self._left_at = super().time()
+
+
+class WebhookClient(Generic[M]):
+    """Posts to one app; redirects are not followed, and proxies of the environment are ignored."""
+
+    def __init__(self, app: App, *, timeout: float) -> None:
+        self._base_url = app.base_url
+        self._timeout = timeout
+        self._signer = Signer(app)
+        self._lanes = app.max_in_flight
+        self._loop = _Loop()
+        self._waiting: deque[M] = deque()
+        self._answered: list[tuple[M, Answer]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake_below = 0
+        self.unanswered = 0
+        self.unanswered_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._enough = asyncio.Event()
+        self._session = self._loop.run(self._open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.clear()
+        self._loop.run(self._close())
+        self._loop.close()
+
+    def submit(self, message: M) -> None:
+        self._waiting.append(message)
+        self.unanswered += 1
+        self.unanswered_bytes += len(message.body)
+
+    def drop_waiting(self) -> None:
+        """Forget what has not been sent yet."""
+        while self._waiting:
+            self._discount(self._waiting.popleft())
+
+    def answers(self, *, down_to: int = 0, patience: float | None = None) -> list[tuple[M, Answer]]:
+        """What was answered since last time, in that order.
+
+        Works until at most so many requests are unanswered, one is not accepted, or patience is over.
+        """
+        if self.unanswered > down_to:
+            self._wake_below = down_to
+            self._loop.run(self._work(patience))
+        answered, self._answered = self._answered, []
+        return answered
+
+    def post(self, message: M) -> Answer:
+        """One message alone, to its answer."""
+        self.submit(message)
+        [(_, answer)] = self.answers()
+        return answer
+
+    async def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._lanes, socket_factory=self._checked_socket),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            headers=_HEADERS,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+
+    async def _close(self) -> None:
+        """Requests that are still under way are cut off: who leaves early does not wait for a hanging receiver."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def _work(self, patience: float | None) -> None:
+        self._enough.clear()
+        for _ in range(min(len(self._waiting), self._lanes - len(self._tasks))):
+            task = self._loop.create_task(self._lane())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait_for(self._enough.wait(), patience)
+        except TimeoutError:
+            return
+
+    async def _lane(self) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            answer = await self._tell(message)
+            self._answered.append((message, answer))
+            self._discount(message)
+            if not answer.accepted:
+                self._enough.set()  # whoever asked for the answers decides whether more is sent
+                return
+
+    def _discount(self, message: M) -> None:
+        self.unanswered -= 1
+        self.unanswered_bytes -= len(message.body)
+        if self.unanswered <= self._wake_below:
+            self._enough.set()
+
+    async def _tell(self, message: M) -> Answer:
+        first, *others = self._signer.alternatives
+        answer = await self._post(message, first)
+        for key in others:
+            if answer.status not in _SIGNATURE_REFUSED:
+                break
+            other = await self._post(message, key)
+            if other.accepted:
+                self._signer.preferred = key
+            if other.status not in _KEY_REFUSED:  # else the first answer may have been about the message
+                answer = other
+        return answer
+
+    async def _post(self, message: M, key: int) -> Answer:
+        started = self._loop.time()
+
+        def took() -> int:
+            return round((self._loop.time() - started) * 1000)
+
+        try:
+            headers = self._signer.headers(message.id, message.body, key=key)
+            url = f"{self._base_url}/{message.event}"
+            async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
+                text = await _beginning(response.content)
+                return Answer(
+                    status=response.status,
+                    error=_complaint(response),
+                    error_class="" if 200 <= response.status < 300 else "status",
+                    milliseconds=took(),
+                    text=text,
+                    retry_after=_seconds(response.headers.get("Retry-After", "")),
+                )
+        except TimeoutError:
+            error = f"no answer within {self._timeout:g} s"
+            return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
+        except (
+            Exception
+        ) as error:  # whatever a strange peer provokes in a library is a failed delivery, not a hanging run
+            return Answer(status=None, error=_reason(error), error_class=_class_of(error), milliseconds=took())
+
+    def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
+        """Judges the address that is about to be dialled, so a name that changes its mind gains nothing."""
+        family, kind, protocol, _, address = info
+        try:
+            network.check_address(address[0], plain=self._base_url.startswith("http:"))
+        except ForbiddenAddress as error:
+            # Only an OSError lets the next address of the name be tried.
+            raise PermissionError(errno.EPERM, str(error)) from None
+        return socket.socket(family, kind, protocol)
+
+
+async def _beginning(content: aiohttp.StreamReader) -> str:
+    """The first 2 KB as text, never unpacked; a NUL is dropped because PostgreSQL cannot keep it."""
+    kept, read = b"", 0
+    while read < _READ_OFF and (piece := await content.read(_READ_OFF - read)):
+        read += len(piece)
+        kept += piece[: _KEPT - len(kept)]
+    return kept.decode(errors="replace").replace("\0", "")
+
+
+def _complaint(response: aiohttp.ClientResponse) -> str:
+    if 200 <= response.status < 300:
+        return ""
+    hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
+    return _clean(f"{response.status} {response.reason}{hint}")
+
+
+def _clean(text: str) -> str:
+    """What every database keeps: no NUL, and no byte that was no UTF-8."""
+    return text[:200].replace("\0", "").encode(errors="replace").decode()
+
+
+def _refusal(error: Exception) -> str:
+    """Why no address of the host may be dialled, if that is what happened."""
+    cause = getattr(error, "os_error", error)
+    return str(cause.strerror) if isinstance(cause, PermissionError) else ""
+
+
+def _reason(error: Exception) -> str:
+    return _clean(_refusal(error) or f"{type(error).__name__}: {error}")
+
+
+_CLASSES: list[tuple[type[BaseException], str]] = [
+    (aiohttp.ClientConnectorDNSError, "dns"),
+    (aiohttp.ClientSSLError, "tls"),
+    (ssl.SSLError, "tls"),
+    (aiohttp.ClientConnectionError, "connection"),
+    (OSError, "connection"),
+    (aiohttp.ClientPayloadError, "connection"),
+]
+
+
+def _class_of(error: Exception) -> str:
+    if _refusal(error):
+        return "forbidden-address"
+    return next((name for kind, name in _CLASSES if isinstance(error, kind)), "protocol")
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Retry-After is a number of seconds or a date; at most a day is believed."""
+    try:
+        if retry_after.isascii() and retry_after.isdecimal():
+            seconds = float(retry_after)
+        else:
+            seconds = (parsedate_to_datetime(retry_after) - timezone.now()).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)

@@ -1,0 +1,149 @@
+"""An app looks after its own webhooks: the log, sending again, a test event, another key."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from docora.demo.githost import GitHost, HostedRepository
+from docora.demo.receiver import Receiver, ReceiverFault
+from repositories.models import App, Watch
+from tests.support.api import Api
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Work = Callable[..., None]
+
+
+@pytest.fixture
+def watched(alice_api: Api, remote: HostedRepository, work: Work) -> str:
+    path = f"/api/repositories/{alice_api.watch(remote.url).json()['repository_id']}"
+    work()
+    return path
+
+
+def attempts(api: Api, path: str) -> list[Any]:
+    found: list[Any] = api.get(path).json()["deliveries"]
+    return found
+
+
+def test_the_log_shows_every_attempt_newest_first(alice_api: Api, watched: str, remote: HostedRepository) -> None:
+    found, cursor = [], ""
+    while cursor is not None:
+        page = alice_api.get(f"{watched}/deliveries?limit=2&cursor={cursor}").json()
+        found += page["deliveries"]
+        cursor = page["next_cursor"]
+    assert {attempt["path"] for attempt in found} == set(remote.files())
+    assert found == sorted(found, key=lambda attempt: (attempt["attempted_at"], attempt["id"]), reverse=True)
+    assert all(attempt["accepted"] and attempt["commit_sha"] == remote.tip() for attempt in found)
+    assert attempts(alice_api, f"{watched}/deliveries?failed=true") == []
+
+
+def test_a_failure_shows_what_the_endpoint_said(
+    alice_api: Api, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    with alice.faults.put(ReceiverFault(path="logo.png", status=413)):
+        repository_id = alice_api.watch(remote.url).json()["repository_id"]
+        work()
+    (failure,) = attempts(alice_api, f"/api/repositories/{repository_id}/deliveries?failed=true")
+    assert (failure["path"], failure["status"], failure["accepted"]) == ("logo.png", 413, False)
+    assert failure["error"]
+
+
+def test_a_delivery_is_sent_again_under_its_own_id(alice_api: Api, alice: Receiver, watched: str, work: Work) -> None:
+    (logo,) = [a for a in attempts(alice_api, f"{watched}/deliveries") if a["path"] == "logo.png"]
+    alice.requests.clear()
+    alice.mirror.repeats_are_allowed = True
+    answer = alice_api.call("POST", f"{watched}/deliveries/{logo['id']}/redeliver")
+    assert answer.status_code == 202
+    work()
+    assert [(request.event, request.path) for request in alice.requests] == [("create", "logo.png")]
+    assert alice.requests[0].headers["webhook-id"] == logo["message_id"]
+
+
+@pytest.mark.parametrize("delivery_id", ["0", "999999", "9" * 40])
+def test_an_unknown_delivery_is_404(alice_api: Api, watched: str, delivery_id: str) -> None:
+    assert alice_api.call("POST", f"{watched}/deliveries/{delivery_id}/redeliver").status_code == 404
+
+
+def test_a_resync_delivers_every_file_again(
+    alice_api: Api, alice: Receiver, watched: str, remote: HostedRepository, work: Work
+) -> None:
+    alice.requests.clear()
+    alice.mirror.repeats_are_allowed = True
+    remote.commit({"new.md": "new"})
+    assert alice_api.call("POST", f"{watched}/resync").status_code == 202
+    assert alice_api.get(watched).json()["status"] == "pending_snapshot"
+    work()
+    assert {request.path for request in alice.requests} == set(remote.files())
+    assert alice_api.get(watched).json()["synced_commit"] == remote.tip()
+
+
+def test_a_ping_shows_the_endpoints_answer(alice_api: Api, alice: Receiver, git_host: GitHost) -> None:
+    result = alice_api.call("POST", "/api/ping").json()
+    assert (result["status"], result["accepted"]) == (alice.requests[-1].status, result["status"] == 200)
+    assert alice.requests[-1].event == "ping"
+    App.objects.update(base_url="http://127.0.0.1:9")
+    result = alice_api.call("POST", "/api/ping").json()
+    assert (result["status"], result["accepted"]) == (None, False)
+    assert result["error"]
+
+
+def test_the_app_sees_itself_without_its_secrets(alice_api: Api, watched: str) -> None:
+    answer = alice_api.get("/api/app")
+    app = App.objects.get()
+    assert (answer.json()["app_id"], answer.json()["watches"]) == (app.public_id, 1)
+    assert app.webhook_key not in answer.content.decode()
+    assert answer["Cache-Control"] == "no-store"
+
+
+def test_a_rotated_key_signs_beside_the_old_one(alice_api: Api, alice: Receiver, remote: HostedRepository) -> None:
+    old = App.objects.get().webhook_key
+    answer = alice_api.call("POST", "/api/app/webhook-key/rotate")
+    assert answer.status_code == 200
+    app = App.objects.get()
+    assert app.signing_keys == [answer.json()["webhook_key"], old]
+    own = {"webhook_key": "a-key-of-my-own-making", "overlap_seconds": 0}
+    assert alice_api.call("POST", "/api/app/webhook-key/rotate", own).json()["webhook_key"] == own["webhook_key"]
+    assert App.objects.get().signing_keys == [own["webhook_key"]]
+    assert alice_api.call("POST", "/api/app/webhook-key/rotate", {"webhook_key": "short"}).status_code == 422
+
+
+def test_no_call_of_one_app_reaches_anything_of_another(
+    alice_api: Api, bob_api: Api, watched: str, remote: HostedRepository, work: Work
+) -> None:
+    bobs = bob_api.watch(remote.url).json()["repository_id"]
+    work()
+    bob_delivery = attempts(bob_api, f"/api/repositories/{bobs}/deliveries")[0]["id"]
+    bob_api.call("DELETE", f"/api/repositories/{bobs}")
+    alices_delivery = attempts(alice_api, f"{watched}/deliveries")[0]["id"]
+    before = Watch.objects.values().get()
+    for method, door in [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("PATCH", "/token"),
+        ("POST", "/resync"),
+        ("GET", "/files"),
+        ("GET", "/files/README.md"),
+        ("GET", "/changes"),
+        ("GET", "/changes?wait=30"),
+        ("GET", "/deliveries"),
+        ("POST", f"/deliveries/{alices_delivery}/redeliver"),
+    ]:
+        body = {"github_token": "x"} if method == "PATCH" else None
+        answer = bob_api.call(method, watched + door, body)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not-watched"), door
+    assert bob_api.get("/api/repositories").json()["repositories"] == []
+    assert bob_api.get("/api/app").json()["name"] == "Bob's wiki"
+    assert alice_api.call("POST", f"{watched}/deliveries/{bob_delivery}/redeliver").status_code == 404
+    assert Watch.objects.values().get() == before
+
+
+def test_a_delivery_of_another_watch_of_the_same_repository_cannot_be_redelivered(
+    alice_api: Api, bob_api: Api, watched: str, remote: HostedRepository, work: Work
+) -> None:
+    bob_api.watch(remote.url)
+    work()
+    alices = attempts(alice_api, f"{watched}/deliveries")[0]["id"]
+    assert bob_api.call("POST", f"{watched}/deliveries/{alices}/redeliver").status_code == 404
+    assert alices not in {attempt["id"] for attempt in attempts(bob_api, f"{watched}/deliveries")}

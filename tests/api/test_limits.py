@@ -1,0 +1,100 @@
+"""What is refused before it costs anything: too many requests, too large a body."""
+
+import ipaddress
+import time
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client, RequestFactory
+
+from docora.api import rate_limit
+from docora.api.client_address import client_address
+from repositories.base import connections
+from tests.support.api import Api
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def statuses(api: Api, count: int, **headers: str) -> list[int]:
+    return [api.call("GET", "/api/app", **headers).status_code for _ in range(count)]
+
+
+def test_an_app_may_spend_its_minute_at_once_and_then_waits(
+    alice_api: Api, bob_api: Api, settings: Any, valkey: redis.Redis
+) -> None:
+    settings.APP_RATE = 5
+    assert statuses(alice_api, 6) == [200] * 5 + [429]
+    answer = alice_api.get("/api/app")
+    assert (answer.json()["code"], answer["Content-Type"]) == ("rate-limited", "application/problem+json")
+    assert 1 <= int(answer["Retry-After"]) <= 12
+    assert statuses(bob_api, 1) == [200]
+
+
+def test_the_allowance_comes_back_with_time(settings: Any, valkey: redis.Redis) -> None:
+    settings.ADDRESS_RATE = 2
+    for _ in range(2):
+        rate_limit.spend_for_address("192.0.2.1")
+    with pytest.raises(rate_limit.RateLimited):
+        rate_limit.spend_for_address("192.0.2.1")
+    (key,) = valkey.keys("docora:rate:*")
+    valkey.hincrbyfloat(key, "at", -31)
+    rate_limit.spend_for_address("192.0.2.1")
+
+
+def test_guessing_tokens_is_limited_by_address(settings: Any, valkey: redis.Redis) -> None:
+    settings.ADDRESS_RATE = 3
+    assert statuses(Api("docora_guess"), 5) == [401, 401, 401, 429, 429]
+    assert Client().get("/health").status_code == 200
+
+
+def test_a_forged_header_does_not_evade_the_limit(settings: Any, valkey: redis.Redis) -> None:
+    settings.ADDRESS_RATE = 3
+    found = [Api("").call("GET", "/api/app", **{"X-Forwarded-For": f"203.0.113.{n}"}).status_code for n in range(5)]
+    assert found == [401, 401, 401, 429, 429]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
+        ("10.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.1", "203.0.113.1"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.1, 10.0.0.2", "203.0.113.1"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "nonsense", "nonsense"),
+    ],
+)
+def test_only_proxies_of_ours_are_believed(settings: Any, peer: str, forwarded: str, client: str) -> None:
+    settings.TRUSTED_PROXIES = (ipaddress.ip_network("10.0.0.0/8"),)
+    headers = {"X-Forwarded-For": forwarded} if forwarded else {}
+    assert client_address(RequestFactory().get("/", headers=headers, REMOTE_ADDR=peer)) == client
+
+
+def test_an_ipv6_client_has_one_allowance_for_all_of_its_addresses(settings: Any, valkey: redis.Redis) -> None:
+    settings.ADDRESS_RATE = 2
+    rate_limit.spend_for_address("2001:db8::1")
+    rate_limit.spend_for_address("2001:db8::2")
+    with pytest.raises(rate_limit.RateLimited):
+        rate_limit.spend_for_address("2001:db8::3")
+    rate_limit.spend_for_address("2001:db8:0:1::1")
+
+
+def test_without_redis_nobody_is_refused(
+    alice_api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.APP_RATE = 1
+    monkeypatch.setattr(connections, "connect", lambda **_: redis.Redis(unix_socket_path="/nowhere/valkey.sock"))
+    started = time.monotonic()
+    assert statuses(alice_api, 3) == [200] * 3
+    assert time.monotonic() - started < 5
+    assert caplog.text.count("not limited") == 1
+
+
+def test_a_large_body_is_refused_unread(alice_api: Api, settings: Any) -> None:
+    settings.MAX_BODY_BYTES = 100
+    answer = alice_api.call("POST", "/api/repositories", {"github_url": "x" * 100})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+    assert alice_api.call("POST", "/api/repositories", {}).status_code == 422
+    answer = alice_api.call("POST", "/api/repositories", **{"Transfer-Encoding": "chunked"})
+    assert (answer.status_code, answer.json()["code"]) == (411, "length-required")

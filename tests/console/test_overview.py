@@ -1,0 +1,155 @@
+"""The overview: what there is, what needs attention, how deliveries went; and what each page costs the database."""
+
+from datetime import timedelta
+
+import pytest
+import redis
+from django.contrib.auth.models import User
+from django.db.models import Model
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from benchmarks.populate import populate
+from docora.console import disk, statistics
+from docora.console.statistics import Tally
+from repositories import accounts
+from repositories.base import queue
+from repositories.git import clones
+from repositories.models import App, Repository, Watch
+from snapshots.models import Delivery, Snapshot
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
+
+MODELS: list[type[Model]] = [App, Repository, Watch, Snapshot, Delivery]
+MOST_QUERIES = {
+    "/admin/": 20,
+    "/admin/repositories/app/": 7,
+    "/admin/repositories/app/1/change/": 8,
+    "/admin/repositories/repository/": 6,
+    "/admin/repositories/repository/1/change/": 9,
+    "/admin/repositories/watch/": 7,
+    "/admin/repositories/watch/1/change/": 12,
+    "/admin/snapshots/snapshot/": 5,
+    "/admin/snapshots/snapshot/1/change/": 8,
+    "/admin/snapshots/delivery/": 6,
+    "/admin/snapshots/delivery/?q=cedar": 7,
+    "/admin/snapshots/delivery/1/change/": 10,
+    "/admin/snapshots/parked/": 5,
+    "/admin/admin/logentry/": 6,
+}
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(User.objects.create_superuser("admin"))
+    return client
+
+
+@pytest.fixture
+def watch() -> Watch:
+    credentials = accounts.onboard("Alice's search", "https://search.example.com")
+    repository = Repository.objects.create(
+        url="https://github.com/acme/handbook", owner="acme", name="handbook", clone_key="acme/handbook"
+    )
+    return Watch.objects.create(app=App.objects.get(public_id=credentials.app_id), repository=repository)
+
+
+def attempt(watch: Watch, *, ago: timedelta, status: int | None = 200, milliseconds: int = 20) -> None:
+    moment = timezone.now() - ago
+    Delivery.objects.create(watch=watch, event="create", milliseconds=milliseconds, status=status, attempted_at=moment)
+
+
+def overview(client: Client) -> str:
+    return client.get(reverse("admin:index")).content.decode()
+
+
+def test_made_up_data_shows_troubles_with_reason_hint_and_button(admin: Client) -> None:
+    populate(apps=20, repositories=200, files=2000)
+    page = overview(admin)
+    for words in ("Failed watches", "503 Service Unavailable", "Ping it, look at its deliveries", "Open circuits"):
+        assert words in page
+    assert "Disabled endpoints" in page
+    assert "413 Request Entity Too Large" in page
+    assert page.count(">Retry</button>") == 3
+    assert ">Enable</button>" in page
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_page_asks_more_of_the_database_when_there_is_more_in_it(
+    admin: Client, size: int, django_assert_max_num_queries: pytest.FixtureRequest
+) -> None:
+    populate(apps=20 * size, repositories=120 * size, files=600 * size)
+    first = {model._meta.model_name: model._default_manager.order_by("pk")[0].pk for model in MODELS}
+    for url, most in MOST_QUERIES.items():
+        for name, pk in first.items():
+            url = url.replace(f"/{name}/1/", f"/{name}/{pk}/")
+        with django_assert_max_num_queries(most):  # type: ignore[operator]
+            assert admin.get(url).status_code == 200, url
+
+
+def test_a_queue_that_no_worker_takes_is_named(admin: Client) -> None:
+    queue.connection().sadd("rq:workers", "rq:worker:somebody")
+    queue.connection().hset("rq:worker:somebody", mapping={"birth": "2026-01-01T00:00:00Z", "queues": "snapshots"})
+    queue.connection().sadd("rq:workers:snapshots", "rq:worker:somebody")
+    assert "none takes" not in overview(admin)
+    Queue(queue.SLOW_DELIVERIES, connection=queue.connection(), serializer=JSONSerializer).enqueue("builtins.abs", 1)
+    assert "none takes deliveries-slow" in overview(admin)
+
+
+def test_populate_refuses_a_database_in_use(watch: Watch) -> None:
+    with pytest.raises(ValueError, match="not empty"):
+        populate(apps=1, repositories=1, files=1)
+
+
+def test_deliveries_are_counted_by_minute_and_by_hour(watch: Watch) -> None:
+    attempt(watch, ago=timedelta(), milliseconds=40)
+    attempt(watch, ago=timedelta(minutes=5), status=500, milliseconds=400)
+    attempt(watch, ago=timedelta(hours=3), status=None, milliseconds=30_000)
+    attempt(watch, ago=timedelta(days=2))
+    hour, day = statistics.total(statistics.last_hour().values()), statistics.total(statistics.last_day().values())
+    assert (hour.total, hour.accepted, hour.percentile(50), hour.percentile(95)) == (2, 1, 50, 500)
+    assert (day.total, day.failed, day.percentile(99)) == (3, 2, 30_000)
+    newest = list(statistics.last_hour().values())
+    assert (len(newest), newest[-1].total, sum(tally.failed for tally in newest)) == (60, 1, 1)
+
+
+def test_an_hour_that_is_over_is_counted_once(watch: Watch) -> None:
+    attempt(watch, ago=timedelta(hours=3))
+    before = statistics.last_day()
+    attempt(watch, ago=timedelta(hours=3))
+    attempt(watch, ago=timedelta())
+    after = statistics.last_day()
+    assert statistics.total(after.values()).total == 2
+    assert list(after.values())[:-1] == list(before.values())[:-1]
+
+
+def test_a_tally_of_nothing_has_no_rate() -> None:
+    assert (Tally().success_rate, Tally().percentile(95)) == (None, None)
+
+
+def test_the_overview_opens_while_redis_is_away(admin: Client, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "repositories.base.connections.connect", lambda **_: redis.Redis.from_url("unix:///nowhere.sock", retry=None)
+    )
+    queue.connection.cache_clear()
+    assert "Redis does not answer" in overview(admin)
+
+
+def test_clones_are_measured_by_a_worker(
+    admin: Client, watch: Watch, settings: object, tmp_path: object, django_capture_on_commit_callbacks: object
+) -> None:
+    settings.REPOS_BASE_PATH = tmp_path  # type: ignore[attr-defined]
+    folder = clones.path_of(watch.repository.clone_key)
+    folder.mkdir(parents=True)
+    (folder / "pack").write_bytes(b"x" * 100_000)
+    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
+        assert "is being measured" in overview(admin)
+    assert queue.is_alive("measure-clones")
+    disk.measure()
+    measured = disk.of(watch.repository)
+    assert measured
+    assert 100_000 <= measured.size < 120_000
+    assert disk.total() == measured

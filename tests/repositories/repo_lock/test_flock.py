@@ -1,0 +1,144 @@
+"""The fence that the kernel keeps: inherited by the child, never two of it, nothing left of it."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from repositories.errors import Holder
+from repositories.repo_lock import HeldLock, LockTimeoutError, repo_lock
+from repositories.repo_lock import _flock as flock
+
+KEY = "owner/repo"
+ME = Holder(job_id="37", host="here", pid=1, since=0.0)
+
+
+@pytest.fixture(autouse=True)
+def repos(settings: Settings, tmp_path: Path) -> Path:
+    settings.REPOS_BASE_PATH = tmp_path
+    settings.REPO_LOCK_WAIT = 4
+    return tmp_path
+
+
+def start_child(held: HeldLock, *command: str) -> "subprocess.Popen[bytes]":
+    with held.inherit() as fd:
+        return subprocess.Popen(command, start_new_session=True, pass_fds=(fd,))
+
+
+def is_free(path: Path) -> bool:
+    fd = flock.take(path, ME)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+def test_a_lock_alone_makes_no_file(repos: Path) -> None:
+    with repo_lock("delivery:1:2", job_id="42", wait=0):
+        pass
+    assert list(repos.iterdir()) == []
+
+
+def test_only_the_child_keeps_the_flock_and_the_release_removes_the_file(repos: Path) -> None:
+    with repo_lock(KEY, job_id="42") as held:
+        child = start_child(held, "sleep", "60")
+        assert not is_free(flock.path_of(KEY))
+        child.kill()
+        child.wait()
+        assert is_free(flock.path_of(KEY))
+    assert list((repos / ".locks").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_next_holder_waits_for_the_orphan_of_the_one_before(repos: Path) -> None:
+    with repo_lock(KEY, job_id="killed") as held:
+        orphan = start_child(held, "sleep", "1")
+    assert [path.name for path in (repos / ".locks").iterdir()] == ["owner%2Frepo"]
+    with repo_lock(KEY, job_id="next") as held, held.inherit():
+        assert orphan.poll() == 0, "it was still running"
+    assert list((repos / ".locks").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_orphan_that_does_not_end_is_ended(settings: Settings) -> None:
+    settings.REPO_LOCK_WAIT = 1
+    with repo_lock(KEY, job_id="killed") as held:
+        orphan = start_child(held, "sh", "-c", "sleep 60 & wait")
+    with repo_lock(KEY, job_id="next") as held, held.inherit():
+        assert orphan.wait(timeout=5) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_in_the_way_is_named_and_not_killed(settings: Settings) -> None:
+    settings.REPO_LOCK_WAIT = 0.4
+    in_the_way = flock.take(flock.path_of(KEY), ME)
+    assert in_the_way is not None
+    with repo_lock(KEY, job_id="42") as held:
+        with pytest.raises(LockTimeoutError) as caught, held.inherit():
+            pass
+        assert caught.value.holder == ME
+    os.close(in_the_way)
+
+
+def test_a_file_left_to_an_orphan_is_removed_by_a_later_holder_of_another_lock(repos: Path) -> None:
+    with repo_lock(KEY, job_id="killed") as held:
+        orphan = start_child(held, "sleep", "60")
+    left_behind = flock.path_of(KEY)
+    os.utime(left_behind, (time.time() - 7200,) * 2)
+    with repo_lock("another/repo", job_id="42") as held, held.inherit():
+        pass
+    assert left_behind.exists(), "its flock is still held"
+    orphan.kill()
+    orphan.wait()
+    with repo_lock("another/repo", job_id="42") as held, held.inherit():
+        pass
+    assert not left_behind.exists()
+
+
+def test_a_full_disk_costs_the_note_and_not_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with repo_lock(KEY, job_id="42") as held, held.inherit():
+        assert not is_free(flock.path_of(KEY))
+        assert flock.taken_by(flock.path_of(KEY)) is None
+
+
+@pytest.mark.slow
+def test_processes_that_take_and_remove_the_file_never_hold_two_of_it(repos: Path) -> None:
+    """Each notes when it comes and goes; the notes of two must never be entangled."""
+    journal = repos / "journal"
+    children = [_fork(_take_and_remove_many_times, journal) for _ in range(4)]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    notes = journal.read_text().split()
+    assert len(notes) > 100
+    assert notes[::2] == notes[1::2]
+    assert list((repos / ".locks").iterdir()) == []
+
+
+def _take_and_remove_many_times(journal: Path) -> None:
+    path, end = flock.path_of(KEY), time.monotonic() + 1
+    with journal.open("a", buffering=1) as notes:
+        while time.monotonic() < end:
+            fd = flock.take(path, ME)
+            if fd is not None:
+                notes.write(f"{os.getpid()}\n")
+                notes.write(f"{os.getpid()}\n")
+                os.close(fd)
+                flock.remove_if_free(path)
+
+
+def _fork(function: Callable[[Path], None], journal: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            function(journal)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return child

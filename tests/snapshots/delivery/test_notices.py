@@ -1,0 +1,245 @@
+"""Notices: who is told that a repository cannot be read, what is said, and that it is said once."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.utils import timezone
+from pytest_django import Settings
+
+from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.receiver import Receiver, ReceiverFault
+from docora.demo.signatures import stringify
+from repositories import accounts, watches
+from repositories.models import App, Repository, Watch
+from snapshots import look as snapshots
+from snapshots.delivery import notices
+from snapshots.delivery.webhooks import Answer, Message
+from snapshots.models import Delivery
+from tests.support.api import Api
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Work = Callable[..., None]
+
+
+def look(repository: Repository, work: Work, *, times: int = 1) -> None:
+    for _ in range(times):
+        snapshots.take_snapshot(repository.pk, job_id="look")
+    work()
+
+
+def events(receiver: Receiver) -> list[str]:
+    return [request.event for request in receiver.requests]
+
+
+def test_an_open_circuit_is_told_to_every_watching_app_once(
+    alice_app: App,
+    bob_app: App,
+    alice: Receiver,
+    bob: Receiver,
+    git_host: GitHost,
+    remote: HostedRepository,
+    work: Work,
+    settings: Settings,
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    watches.watch(bob_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD + 2)
+    assert events(alice).count("sync_failed") == events(bob).count("sync_failed") == 1
+    payload = alice.requests[-1].payload
+    assert list(payload) == ["event", "repository", "error", "circuit_breaker", "retry_count", "timestamp"]
+    assert payload["error"]["type"] == "git_failure"
+    assert list(payload["circuit_breaker"]) == ["status", "consecutive_failures", "threshold", "cooldown_until"]
+    assert (payload["circuit_breaker"]["status"], payload["circuit_breaker"]["threshold"]) == ("open", 5)
+    assert payload["repository"]["repository_id"] == watch.repository.public_id
+    assert stringify(payload) == alice.requests[-1].body
+    assert alice.problems == bob.problems == []
+
+
+@pytest.fixture
+def broken(
+    alice_app: App, bob_app: App, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
+) -> Watch:
+    """Alice's watch of a repository whose circuit has opened. Bob watches it too, and wants to know of recoveries."""
+    App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
+    watch = watches.watch(alice_app, remote.url)
+    watches.watch(bob_app, remote.url)
+    work()
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD)
+    return watch
+
+
+def test_recovery_is_told_to_who_wants_to_know(broken: Watch, alice: Receiver, bob: Receiver, work: Work) -> None:
+    Repository.objects.update(circuit_open_until="2000-01-01T00:00:00Z")
+    look(broken.repository, work, times=2)
+    assert events(alice)[-1] == "sync_failed"
+    assert events(bob)[-1] == "sync_recovered"
+    assert events(bob).count("sync_recovered") == 1
+    assert bob.requests[-1].payload["circuit_breaker"]["status"] == "closed"
+
+
+def test_a_refused_token_is_told_to_its_app_alone_and_once(
+    alice_app: App, bob_app: App, alice: Receiver, bob: Receiver, git_host: GitHost, work: Work
+) -> None:
+    private = git_host.create("acme/secret", private_to={"alice-token", "bob-token"})
+    private.commit({"plan.md": "one"})
+    watch = watches.watch(alice_app, private.url, token="alice-token")
+    watches.watch(bob_app, private.url, token="bob-token")
+    work()
+    git_host.revoke(private, "bob-token")
+    for content in ("two", "three"):
+        Watch.objects.update(access_proven_at=None)
+        private.commit({"plan.md": content})
+        look(watch.repository, work)
+    assert "sync_failed" not in events(alice)
+    assert events(bob).count("sync_failed") == 1
+    notice = bob.requests[-1]
+    assert "token" in notice.payload["error"]["message"]
+    assert b"alice-token" not in notice.body
+    assert b"bob-token" not in notice.body
+    assert notice.payload["circuit_breaker"]["status"] == "closed"
+
+
+def test_git_output_never_reaches_an_app(alice_app: App, alice: Receiver, remote: HostedRepository, work: Work) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    secret = "fatal: https://bob:ghp_secret@host/ refused bob@example.com"
+    Repository.objects.update(last_error=secret, circuit_open_until="2100-01-01T00:00:00Z")
+    notices.announce_failure(watch.repository_id)
+    work()
+    assert alice.requests[-1].event == "sync_failed"
+    assert b"bob" not in alice.requests[-1].body
+
+
+def test_a_notice_is_tried_again_with_the_same_id_and_not_when_it_is_stale(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    alice.requests.clear()
+    with alice.faults.put(ReceiverFault(status=500, times=2)):
+        notices.announce_failure(watch.repository_id)
+        work()
+        work(also_later_ones=True)
+    assert len({request.headers["webhook-id"] for request in alice.requests}) == 1
+    assert len(alice.requests) == 2
+    Repository.objects.update(circuit_open_until=None)
+    work(also_later_ones=True)
+    assert len(alice.requests) == 2
+    assert [row.status for row in Delivery.objects.filter(event="sync_failed")] == [500, 500]
+
+
+def test_a_hanging_app_is_told_in_the_slow_lane(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    settings.SLOW_AFTER = 0.2
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    with alice.faults.put(ReceiverFault(delay=0.4)):
+        notices.announce_failure(watch.repository_id)
+        work()
+    alice_app.refresh_from_db()
+    assert alice_app.slow_since
+    assert [row.error_class for row in Delivery.objects.filter(event="sync_failed")] == ["timeout", ""]
+
+
+def test_a_ping_says_how_the_endpoint_answers(alice_app: App, alice: Receiver, git_host: GitHost) -> None:
+    assert notices.ping(alice_app).status == 200
+    assert alice.requests[-1].payload["event"] == "ping"
+    with alice.faults.put(ReceiverFault(status=418)):
+        assert notices.ping(alice_app).error.startswith("418")
+    assert alice.problems == []
+
+
+def test_an_app_without_a_contact_gets_no_mail(alice_app: App, work: Work) -> None:
+    accounts.disable_app(alice_app, "for a test")
+    work()
+    assert mail.outbox == []
+
+
+def test_a_notice_to_an_app_that_stops_watching_meanwhile_is_not_logged_and_no_failure(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Watch.objects.update(access_denied_at=watch.created_at)
+    post = notices._post
+
+    def post_and_unwatch(app: App, message: Message, *, timeout: float) -> Answer:
+        answer = post(app, message, timeout=timeout)
+        watches.unwatch(app, watch.repository.public_id)
+        return answer
+
+    monkeypatch.setattr(notices, "_post", post_and_unwatch)
+    assert notices.send(notices.Kind.REFUSAL, watch.pk, attempt=1) is None
+    assert events(alice)[-1] == "sync_failed"
+    assert not Delivery.objects.exists()
+
+
+@pytest.mark.parametrize("by", ["the operator", "a new token"])
+def test_who_wants_to_know_is_told_also_when_a_person_closes_the_circuit(
+    broken: Watch, bob: Receiver, work: Work, by: str
+) -> None:
+    if by == "the operator":
+        watches.reset_circuit(broken.repository)
+    else:
+        watches.change_token(broken.app, broken.repository.public_id, "another")
+    work()
+    assert events(bob)[-2:] == ["sync_failed", "sync_recovered"]
+
+
+def test_a_notice_survives_an_outage_but_not_a_refusal(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until=timezone.now() + timedelta(hours=1))
+    for status, attempts in ((503, settings.MAX_RETRY_ATTEMPTS + 3), (422, settings.MAX_RETRY_ATTEMPTS)):
+        alice.requests.clear()
+        with alice.faults.put(ReceiverFault(status=status)):
+            notices.announce_failure(watch.repository_id)
+            for _ in range(settings.MAX_RETRY_ATTEMPTS + 3):
+                work(also_later_ones=True)
+        work(also_later_ones=True)
+        told = [request.status for request in alice.requests if request.event == "sync_failed"]
+        assert told == [status] * attempts + ([200] if status == 503 else [])
+
+
+def test_an_endpoint_that_is_gone_for_a_notice_is_gone(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until=timezone.now() + timedelta(hours=1))
+    with alice.faults.put(ReceiverFault(status=410)):
+        notices.announce_failure(watch.repository_id)
+        work()
+    alice_app.refresh_from_db()
+    assert alice_app.disabled_at
+
+
+def test_no_app_gets_to_read_gits_own_words(
+    alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    """They may name what another app's token has found; the operator has them in the admin."""
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    api = Api(accounts.rotate_bearer_token(alice_app))
+    with git_host.faults.put(GitFault(status=503)):
+        look(watch.repository, work)
+        repository = Repository.objects.get()
+        assert "503" in repository.last_error
+        for _ in range(2):  # from the watch, then from the repository alone
+            [state] = api.get("/api/repositories").json()["repositories"]
+            assert state["last_error"] == {
+                "code": "host-unavailable",
+                "message": "The repository could not be read: its host cannot be reached or does not answer.",
+            }
+            Watch.objects.update(last_error_code="", last_error="")

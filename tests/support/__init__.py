@@ -1,0 +1,1 @@
+"""The cast of the tests: servers, casts, a worker, a browser."""

@@ -1,0 +1,157 @@
+"""A whole running Docora for the journeys: `manage.py up` in a data directory of its own.
+
+    with Service(SCAN_INTERVAL="1") as service:
+        requests go to service.url; service.manage("tick") runs a command beside it
+
+It runs on the database of TEST_DATABASE, with one process of each kind unless told otherwise.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import psutil
+import redis
+
+from tests.support import postgres
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 60.0
+READY = "Ctrl-C stops all of it."
+
+
+def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+class Service:
+    """Starts and stops `manage.py up`; its data stays from one start to the next, until `close`."""
+
+    def __init__(self, **environment: str) -> None:
+        # Not in pytest's folder: the path of the Valkey socket in it would be too long.
+        self.data = Path(tempfile.mkdtemp(prefix="docora-service-"))
+        self.port = free_port()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.data),
+            "PORT": str(self.port),
+            "DOCORA_DATA_DIR": str(self.data),
+            "WEB_CONCURRENCY": "1",
+            "SCAN_CONCURRENCY": "1",
+            "DELIVERY_CONCURRENCY": "1",
+            **_database(),
+            **environment,
+        }
+        self.process: subprocess.Popen[str] | None = None
+        self.output_path = self.data / "terminal.txt"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def output(self) -> str:
+        """All that it has printed, over all of its starts."""
+        return self.output_path.read_text() if self.output_path.exists() else ""
+
+    @property
+    def redis_url(self) -> str:
+        return self.environment.get("REDIS_URL", f"unix://{self.data / 'valkey' / 'valkey.sock'}")
+
+    def redis(self) -> redis.Redis:
+        return redis.Redis.from_url(self.redis_url, socket_timeout=5)
+
+    def launch(self, *options: str) -> "subprocess.Popen[str]":
+        """Start it without waiting for anything."""
+        with self.output_path.open("a") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "manage.py"), "up", *options],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        return self.process
+
+    def start(self) -> Self:
+        """Start it and return when it is ready."""
+        before = self.output.count(READY)
+        process = self.launch()
+
+        def is_ready() -> bool:
+            assert process.poll() is None, f"it ended instead of starting:\n{self.output}"
+            return self.output.count(READY) > before
+
+        wait_until(is_ready, "the service starts")
+        return self
+
+    def manage(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run a management command in the service's environment."""
+        command = [sys.executable, str(ROOT / "manage.py"), *words]
+        result = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert not check or result.returncode == 0, f"manage.py {' '.join(words)}:\n{result.stdout}{result.stderr}"
+        return result
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Stop it as Ctrl-C does; returns its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=PATIENCE)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process with this data directory in its environment: horses and their children too."""
+        ours = str(self.data)
+        return [process for process in psutil.process_iter() if environment(process).get("DOCORA_DATA_DIR") == ours]
+
+    def close(self) -> None:
+        """Stop it if it runs, and remove its data; nothing outlives a test that failed."""
+        if self.process is not None:
+            self.stop()
+        for process in self.processes():
+            process.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _database() -> dict[str, str]:
+    if os.environ.get("TEST_DATABASE") != "postgresql":
+        return {}
+    return {"DATABASE_URL": postgres.create_database(os.environ["DATABASE_URL"], f"up_{secrets.token_hex(6)}")}

@@ -1,0 +1,30 @@
+"""A worker in the test's own process, so that a failing job fails the test with its own traceback."""
+
+from rq import Queue, SimpleWorker
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from repositories.base import queue
+
+
+class _Worker(SimpleWorker):
+    def _install_signal_handlers(self) -> None:
+        """The signals of this process are the test runner's."""
+
+    def handle_exception(self, job: Job, *exc_info: object) -> None:
+        self.errors = [*getattr(self, "errors", []), exc_info[1]]
+        super().handle_exception(job, *exc_info)
+
+
+def run_jobs(*, also_later_ones: bool = False) -> None:
+    """Run what is queued, and what that queues; also what is put off to a later time, as if it had come."""
+    connection = queue.connection()
+    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in queue.ALL]
+    for each in queues if also_later_ones else []:
+        for job_id in each.scheduled_job_registry.get_job_ids():
+            each.scheduled_job_registry.remove(job_id)
+            each.enqueue_job(Job.fetch(job_id, connection=connection, serializer=JSONSerializer))
+    worker = _Worker(queues, connection=connection, serializer=JSONSerializer)
+    worker.work(burst=True, logging_level="ERROR")
+    for error in getattr(worker, "errors", []):
+        raise error
