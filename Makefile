@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots lock format
+.PHONY: help install run demo test check bench bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,10 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 
-bench: bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
+bench: bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
+
+bench-path: $(VENV)/.dev ## the whole path, from a commit to the last acknowledgement, beside bare git and a bare client
+	@$(BIN)/python -m benchmarks.path $(BENCH_PATH)
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock

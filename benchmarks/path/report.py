@@ -1,0 +1,124 @@
+"""One line per row: what was measured, beside what, against which goal, and whether it holds."""
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.path.service import ROOT
+
+OK, MISSED, NO_GOAL, FAILED = "ok", "MISSED", "no goal", "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A limit for the ratio, or, where there is nothing to compare with, for the number itself."""
+
+    limit: float
+    of: str = "ratio"
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{sign} {self.limit:g}{' x' if self.of == 'ratio' else f' {self.of}'}"
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one row measured: ours and the reference in the same unit."""
+
+    ours: float
+    reference: float | None = None
+    unit: str = "s"
+    detail: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.reference if self.reference else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    row: str
+    title: str
+    database: str
+    goal: str
+    verdict: str
+    ours: float | None = None
+    reference: float | None = None
+    unit: str = "s"
+    ratio: float | None = None
+    detail: str = ""
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Processes that wanted a processor in the last minute; the benchmark itself is among them."""
+
+    @classmethod
+    def of(cls, row: str, title: str, database: str, goal: Goal | None, outcome: Outcome) -> "Result":
+        return cls(
+            row=row,
+            title=title,
+            database=database,
+            goal=str(goal) if goal else "",
+            verdict=_verdict(goal, outcome),
+            ours=outcome.ours,
+            reference=outcome.reference,
+            unit=outcome.unit,
+            ratio=outcome.ratio,
+            detail=outcome.detail,
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f} x"
+        ours, reference = _number(self.ours, self.unit), _number(self.reference, self.unit)
+        return self.title, ours, reference, ratio, self.goal, self.verdict, self.detail
+
+
+def _verdict(goal: Goal | None, outcome: Outcome) -> str:
+    if goal is None:
+        return NO_GOAL
+    value = outcome.ratio if goal.of == "ratio" else outcome.ours
+    return OK if value is not None and goal.is_met(value) else MISSED
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    if unit == "s" and value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:,.2f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+
+
+def show(results: list[Result]) -> None:
+    for database in dict.fromkeys(result.database for result in results):
+        table = Table("row", "ours", "reference", "ratio", "goal", "verdict", "detail", title=database, show_lines=True)
+        for result in results:
+            if result.database == database:
+                table.add_row(*result.cells())
+        Console(width=170).print(table)
+    missed = [f"{result.row} ({result.database})" for result in results if result.verdict in {MISSED, FAILED}]
+    print(f"Missed: {', '.join(missed)}" if missed else "Every goal is reached.")
+
+
+def save(results: list[Result], path: Path, started: datetime) -> None:
+    content = {
+        "started": started.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _output("git", "rev-parse", "HEAD"),
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}",
+        "git": _output("git", "--version"),
+        "rows": [asdict(result) for result in results],
+    }
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

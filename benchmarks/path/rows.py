@@ -1,0 +1,128 @@
+"""The rows: what each measures, and its goal."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+from benchmarks.path import reference, remote, usage
+from benchmarks.path.bench import Bench, Sizes
+from benchmarks.path.changes import PAUSE, ask_and_fetch, change, redeliver
+from benchmarks.path.looks import cpu_of_looks, rate_of_looks
+from benchmarks.path.many import apps, register, repositories
+from benchmarks.path.reference import BareClone
+from benchmarks.path.remote import Shape
+from benchmarks.path.report import Goal, Outcome
+
+_MB = 1e6
+_IDLE_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    title: str
+    goal: Goal | None
+    measure: Callable[[Bench], Outcome]
+
+
+def all_rows(sizes: Sizes) -> dict[str, Row]:
+    """In the order in which they are measured: neighbours share a service."""
+    one, thrice = "1 file changed in", Goal(limit=3)
+    each = f"{sizes.files_for_each} files each"
+    return {
+        "change-small": Row(f"{one} {sizes.small.title}", thrice, partial(change, name="small", shape=sizes.small)),
+        "first-medium": Row(
+            f"first sync, {sizes.medium.title}", Goal(limit=1.5), partial(_first, name="medium", shape=sizes.medium)
+        ),
+        "change-medium": Row(f"{one} {sizes.medium.title}", thrice, partial(change, name="medium", shape=sizes.medium)),
+        "first-large": Row(f"first sync, {sizes.large.title}", None, partial(_first, name="large", shape=sizes.large)),
+        "change-large": Row(f"{one} {sizes.large.title}", thrice, partial(change, name="large", shape=sizes.large)),
+        "redeliver": Row(f"1 file redelivered by hand, {sizes.large.title}", thrice, redeliver),
+        "deliveries": Row(
+            f"deliveries/s, {sizes.deliveries:,} texts of 18 KB, 1 app", Goal(limit=0.5, at_least=True), _deliveries
+        ),
+        "apps": Row(f"{sizes.apps} apps, 1 repository, {each}", Goal(limit=2.5), apps),
+        "repositories": Row(f"{sizes.repositories} repositories, 1 app, {each}", Goal(limit=2.5), repositories),
+        "register": Row("POST /api/repositories, beside ls-remote", None, register),
+        "unchanged-cpu": Row("CPU of an unchanged look", Goal(limit=3, of="ms"), cpu_of_looks),
+        "unchanged-rate": Row(
+            f"unchanged looks/s, {sizes.looks} due at once", Goal(limit=250, of="/s", at_least=True), rate_of_looks
+        ),
+        "force-push": Row(
+            f"force push, {sizes.flipped:,} files back and forth: last beside first", Goal(limit=1.3), _force_push
+        ),
+        "idle": Row("idle `make run`, PSS of all processes", Goal(limit=350, of="MB"), _idle),
+        "memory": Row("largest Python process of any job so far", Goal(limit=120, of="MB"), _memory),
+    }
+
+
+def _first(bench: Bench, *, name: str, shape: Shape) -> Outcome:
+    return bench.synced(name, bench.generated(name, shape)).first_sync
+
+
+def _deliveries(bench: Bench) -> Outcome:
+    count = bench.sizes.deliveries
+    ours, bare = [], []
+    with bench.stage() as stage:
+        for number in range(3):
+            files = remote.texts(count, 18_000, seed=number)
+            repository = stage.create(f"bench/texts-{number}", files.items())
+            tip, watch = repository.tip, stage.watch(stage.onboard(f"reader-{number}"), repository)
+            told = stage.told(watch, tip, paths=count, seconds=5 * bench.patience)
+            stage.wait_until_synced(watch, tip)
+            ours.append(count / (told.last_at - told.first_at))
+            clone = BareClone(stage.folder / f"bare-{number}", repository.url)
+            clone.fetch(tip)
+            bare.append(count / reference.send_all(reference.posts(clone, stage.receiver, tip)))
+    return Outcome(ours=median(ours), reference=median(bare), unit="/s")
+
+
+def _force_push(bench: Bench) -> Outcome:
+    """Every file differs between two tips; each time they take turns, the history is longer."""
+    count = bench.sizes.flipped
+    took, bare = [], []
+    with bench.stage() as stage:
+        repository = stage.create("bench/flipped", remote.texts(count, 2_000, seed=1).items())
+        synced = bench.sync(stage, repository, "reader")
+        tips = [synced.known, repository.replace(remote.texts(count, 2_000, seed=2))]
+        for number in range(1, bench.sizes.flips + 1):
+            tip = tips[number % 2]
+            repository.point_to(tip)
+            time.sleep(PAUSE)
+            begun = stage.look(synced.watch)
+            # Each tip's turn adds as many messages to those that came with it before.
+            told = stage.told(synced.watch, tip, messages=count * (number // 2 + 1), seconds=bench.patience)
+            stage.wait_until_synced(synced.watch, tip)
+            took.append(told.last_at - begun)
+            fetched = ask_and_fetch(synced.clone, tip)
+            bare.append(fetched + reference.send_all(reference.posts(synced.clone, stage.receiver, tip)))
+    # The very first brings contents that were never seen before.
+    early, late = took[1:4], took[-3:]
+    return Outcome(
+        ours=median(late),
+        reference=median(early),
+        detail=f"turns 2 to 4 beside the last 3 of {len(took)}; bare fetch and POST {median(bare):.2f} s",
+    )
+
+
+def _idle(bench: Bench) -> Outcome:
+    """The larger one of two: just started, and after some work."""
+    with bench.stage() as stage:
+        time.sleep(_IDLE_SECONDS)
+        started = usage.pss(stage.service.pid) / _MB
+        processes = len(list(usage.family(stage.service.pid)))
+        bench.sync(stage, stage.publish("bench/small", bench.generated("small", bench.sizes.small)()), "reader")
+        time.sleep(_IDLE_SECONDS)
+        worked = usage.pss(stage.service.pid) / _MB
+    detail = f"just started {started:.0f} MB in {processes} processes, after some work {worked:.0f} MB"
+    return Outcome(ours=max(started, worked), unit="MB", detail=detail)
+
+
+def _memory(bench: Bench) -> Outcome:
+    """Over all rows so far; if there were none, over a first sync of the largest repository."""
+    if not bench.peak.python:
+        bench.synced("large", bench.generated("large", bench.sizes.large))
+    bench.close()
+    detail = f"resident set, with what it shares with its parent; largest git process {bench.peak.git / _MB:.0f} MB"
+    return Outcome(ours=bench.peak.python / _MB, unit="MB", detail=detail)
