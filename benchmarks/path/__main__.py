@@ -25,6 +25,7 @@ def main() -> None:
     sizes = QUICK if options.quick else FULL
     rows = _chosen(options.rows, sizes)
     started = datetime.now(UTC)
+    print(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.", flush=True)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="docora-bench-") as folder:
         try:

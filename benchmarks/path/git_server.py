@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -85,7 +85,7 @@ class _Server:
 
     async def _kept_answer(self, question: _Question) -> bytes:
         # Without its name: all of them are one repository.
-        key = _Question(**{slot: getattr(question, slot) for slot in _Question.__slots__} | {"name": ""})
+        key = replace(question, name="")
         if key not in self._kept:
             output = b"".join([piece async for piece in self._backend(question, "instant")])
             head, _, body = output.partition(b"\r\n\r\n")
