@@ -6,7 +6,10 @@ import sys
 
 
 def have_streams() -> None:
-    """Who starts us may have closed them; what is opened next would get their numbers, and what is printed."""
+    """Open /dev/null for each standard stream that the caller has closed.
+
+    Otherwise the next file that is opened gets its number, and receives what is printed.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
@@ -14,6 +17,7 @@ def have_streams() -> None:
 
 
 def main() -> None:
+    os.umask(0o077)  # database, clones, keys and logs are for their owner alone
     have_streams()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "docora.settings")
     from django.conf import settings

@@ -38,7 +38,7 @@ def _check_base_url(text: str) -> None:
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or parts.username or parts.query or parts.fragment or any(ord(letter) <= 32 for letter in text):
+    if not usable or "@" in parts.netloc or parts.query or parts.fragment or any(ord(letter) <= 32 for letter in text):
         raise ValidationError("Enter a URL such as https://app.example.com/hooks, without credentials or query.")
 
 

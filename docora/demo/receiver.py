@@ -254,14 +254,17 @@ def describe(request: ReceivedRequest) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m docora.demo.receiver", description="Print every webhook, verified."
+        prog="python -m docora.demo.receiver",
+        description="Verify and print every webhook. The app's webhook key is read from the variable WEBHOOK_KEY.",
     )
     parser.add_argument("--port", type=int, default=9000, help="port on 127.0.0.1 (default 9000)")
-    parser.add_argument("--webhook-key", help="the app's webhook key; better in the variable WEBHOOK_KEY")
+    parser.add_argument("--webhook-key", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.webhook_key:
+        print("Every user of this host sees a key that is an argument: set WEBHOOK_KEY instead.", file=sys.stderr)
     key = options.webhook_key or os.environ.get("WEBHOOK_KEY")
     if not key:
-        parser.error("the webhook key is missing: set WEBHOOK_KEY or give --webhook-key")
+        parser.error("the webhook key is missing: set the variable WEBHOOK_KEY")
     over = _set_by_signals()
     receiver = Receiver(webhook_key=key, port=options.port, keep_bodies=False)
     receiver.on_request = lambda request: print(describe(request), flush=True)

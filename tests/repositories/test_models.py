@@ -92,6 +92,8 @@ def test_a_webhook_key_has_16_to_500_characters(key: str) -> None:
         "x.example",
         "https://",
         "https://a:b@x.example",
+        "https://:b@x.example",
+        "https://@x.example",
         "https://x.example/?a=1",
         "https://[",
         "http://a b",

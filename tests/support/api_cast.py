@@ -24,8 +24,8 @@ class HttpAnswer:
 
 class ClientApp:
     def __init__(self, service: Service, name: str, receiver: Receiver) -> None:
-        words = ("onboard", name, receiver.url, "--webhook-key", receiver.webhook_keys[0], "--json")
-        self.credentials = json.loads(service.manage(*words).stdout)
+        words = ("onboard", name, receiver.url, "--webhook-key", "-", "--json")
+        self.credentials = json.loads(service.manage(*words, typed=receiver.webhook_keys[0]).stdout)
         self.receiver = receiver
         receiver.app_id = self.credentials["app_id"]
         self._service = service

@@ -3,7 +3,6 @@
 They go into data/screenshots, and those that the README shows into docs/screenshots too.
 """
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -48,11 +47,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with Service() as service, open_browser(chromium) as browser:
         service.manage("shell", "-c", POPULATE)
-        password = re.search(r"as admin with the password (\S+)", service.output)
-        assert password
         context = browser.new_context(viewport=DESKTOP)
         page = context.new_page()
-        log_in(page, service, password[1])
+        log_in(page, service, service.first_password)
         onboard(page, service, folder)
         take(page, service, folder)
         page.emulate_media(color_scheme="dark")

@@ -86,6 +86,10 @@ class Service:
     def redis(self) -> redis.Redis:
         return redis.Redis.from_url(self.redis_url, socket_timeout=5)
 
+    @property
+    def first_password(self) -> str:
+        return (self.data / "first-password").read_text().strip()
+
     def launch(self, *options: str) -> "subprocess.Popen[str]":
         """Start it without waiting for anything."""
         with self.output_path.open("a") as output:
@@ -111,11 +115,17 @@ class Service:
         wait_until(is_ready, "the service starts")
         return self
 
-    def manage(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    def manage(self, *words: str, check: bool = True, typed: str = "") -> "subprocess.CompletedProcess[str]":
         """Run a management command in the service's environment."""
         command = [sys.executable, str(ROOT / "manage.py"), *words]
         result = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+            command,
+            env=self.environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
         assert not check or result.returncode == 0, f"manage.py {' '.join(words)}:\n{result.stdout}{result.stderr}"
         return result

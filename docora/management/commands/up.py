@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -46,7 +47,6 @@ class Command(BaseCommand):
 
     def _serve(self, plan: Plan, stop: StopRequests) -> None:
         started = time.monotonic()
-        os.umask(0o077)  # what is written here is for its owner alone
         self._say(f"Docora {docora.__version__}, data in {plan.data}")
         preflight.check_git()
         preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
@@ -87,11 +87,22 @@ class Command(BaseCommand):
         self._say(f"  Health             {plan.url}/health")
         self._say(f"  Logs               {plan.logs}")
         self._say(f"  Processes          {_processes(plan)}\n")
-        password = _create_first_admin()
-        if password:
-            self._say(f"  First start: sign in to the admin as admin with the password {password}")
-            self._say("  It is shown only now; change it with `.venv/bin/python manage.py changepassword admin`.\n")
+        if password := _create_first_admin():
+            self._tell_first_password(plan.data / "first-password", password)
         self._say("Ctrl-C stops all of it.")
+
+    def _tell_first_password(self, file: Path, password: str) -> None:
+        """Print it on a terminal only: other output is a log, which others read and which is kept."""
+        change = "change it with `.venv/bin/python manage.py changepassword admin`"
+        if self.stdout.isatty():
+            self._say(f"  First start: sign in to the admin as admin with the password {password}")
+            self._say(f"  It is shown only now; {change}.\n")
+            return
+        file.unlink(missing_ok=True)  # a file of an earlier database could have another mode
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
+            written.write(f"{password}\n")
+        self._say(f"  First start: sign in to the admin as admin with the password in {file}")
+        self._say(f"  Then {change}, and delete the file.\n")
 
     def _say(self, line: str) -> None:
         # The terminal may be gone while there still is something to stop.

@@ -1,6 +1,8 @@
 """Register a client app and show its credentials, once."""
 
+import getpass
 import json
+import sys
 from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
@@ -23,16 +25,25 @@ class Command(BaseCommand):
         parser.add_argument(
             "--webhook-key",
             default="",
-            help="the app's own key, 16 to 500 characters (default: a generated one)",
+            metavar="-",
+            help="read the app's own key, 16 to 500 characters, from standard input (default: a generated one)",
         )
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        webhook_key = options["webhook_key"]
+        if webhook_key == "-":
+            webhook_key = _typed_key()
+        elif webhook_key:
+            self.stderr.write(
+                "Every user of this host sees a key that is an argument. The next release refuses it:"
+                " use `--webhook-key -` and type the key, or pipe it in."
+            )
         try:
             credentials = accounts.onboard(
                 options["name"],
                 options["base_url"],
-                webhook_key=options["webhook_key"],
+                webhook_key=webhook_key,
                 email=options["email"],
                 website=options["website"],
                 description=options["description"],
@@ -49,3 +60,10 @@ class Command(BaseCommand):
             f"webhook key   {credentials.webhook_key}\n\n"
             "Keep them now: they are not shown again."
         )
+
+
+def _typed_key() -> str:
+    key = getpass.getpass("Webhook key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    if not key:
+        raise CommandError("There is no webhook key on standard input.")
+    return key
