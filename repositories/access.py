@@ -9,11 +9,11 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from repositories.base import queue
+from repositories import messages, watch_state
 from repositories.errors import AccessDenied, GitError, RefNotFound
 from repositories.git import clones
 from repositories.git.clones import Remote, Tip
-from repositories.models import Repository, Watch, WatchStatus
+from repositories.models import Repository, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class Seen:
     watches: tuple[Watch, ...]
 
 
-def ways_in(repository: Repository) -> Iterator[Seen]:
-    """What each token sees that is accepted, the best proven first; one that is refused takes the blame, alone."""
+def accepted_tokens(repository: Repository) -> Iterator[Seen]:
+    """What each accepted token sees, the best proven first. The watches of a refused one fail, and no others."""
     for token, watches in _tokens(repository):
         try:
             seen = _ask(repository, token, watches)
@@ -44,14 +44,14 @@ def prove(watch: Watch) -> None:
     try:
         _ask(watch.repository, watch.token, [watch])
     except RefNotFound:
-        _note_proof([watch])  # the host let us in; what was read of the branch before it went may be told and shown
+        _note_proof([watch])  # the host accepted the token; what was read of the branch before it went may be sent
     except AccessDenied as error:
         blame([watch], error)
         raise
 
 
-def ask_again(repository: Repository) -> None:
-    """Whether a token that was refused is accepted again; one that lacks something is asked when it is told."""
+def recheck_refused_tokens(repository: Repository) -> None:
+    """Is a refused token accepted again? A watch that lacks something is skipped: its delivery asks by itself."""
     refused = repository.watches.filter(access_denied_at__isnull=False, synced_sequence=repository.sequence)
     for watch in refused:
         with suppress(GitError):
@@ -59,16 +59,10 @@ def ask_again(repository: Repository) -> None:
 
 
 def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
-    """These watches fail, nobody else. Each is told once, when it begins: not again while its token stays refused."""
+    """These watches fail, and no others. Each app is told once, when the refusals begin."""
     for watch in watches:
-        # Not if the token was changed, or accepted, while the host was being asked.
-        rows = Watch.objects.filter(pk=watch.pk, access_proven_at=watch.access_proven_at)
-        reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
-        if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
-            job_id = f"refusal-{watch.pk}"
-            queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_refusal", watch.pk, job_id=job_id, timeout=60)
-        else:
-            rows.update(**reason)
+        if watch_state.refuse(watch, error):
+            messages.announce_refusal(watch.pk)
 
 
 def _tokens(repository: Repository) -> Iterator[tuple[str, list[Watch]]]:

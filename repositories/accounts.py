@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import Count, Exists, F, OuterRef
+from django.db.models import Count, Exists, OuterRef
 from django.utils import timezone
 
-from repositories.base import queue
-from repositories.models import App, Repository, Watch, WatchStatus, hash_of
-from repositories.watches import NotWatched, hold, unwatch
+from repositories import messages, watch_state
+from repositories.errors import NotWatched
+from repositories.models import App, Repository, Watch, hash_of
+from repositories.watches import hold_app, unwatch
 
 log = logging.getLogger("docora.repositories")
 
@@ -54,7 +55,7 @@ def rotate_bearer_token(app: App) -> str:
 def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:
     """Sign with a new key (given, or generated) from now on, and until the overlap ends with the old one too.
 
-    Returns the new key. Rotating again during an overlap, as who did not get the answer does, keeps the old ones.
+    Returns the new key. Rotating again during an overlap keeps the old ones: the first answer may have been lost.
     """
     new_key = webhook_key or secrets.token_urlsafe(32)
     with transaction.atomic():
@@ -74,13 +75,8 @@ def disable_app(app: App, reason: str) -> None:
         rows = App.objects.filter(pk=app.pk, disabled_at=None)
         if not rows.update(disabled_at=timezone.now(), disabled_reason=reason[:300]):
             return
-        app.watches.update(
-            status=WatchStatus.FAILED,
-            last_error_code="endpoint-disabled",
-            last_error=reason,
-            generation=F("generation") + 1,
-        )
-        _enqueue_for(app, "snapshots.jobs.mail_disabled")
+        watch_state.disable(app.watches.all(), reason)
+        messages.mail_disabled(app.pk)
     app.refresh_from_db(fields=["disabled_at", "disabled_reason"])
     log.warning("Disabled the endpoint of %s: %s", app, reason)
 
@@ -92,8 +88,8 @@ def enable_app(app: App) -> None:
     }  # fmt: skip
     with transaction.atomic():
         App.objects.filter(pk=app.pk).update(**healthy)
-        app.watches.filter(access_denied_at=None).update(**Watch.FRESH)
-        _enqueue_for(app, "snapshots.jobs.resume_app")
+        watch_state.start_over(app.watches.filter(access_denied_at=None))
+        messages.resume_app(app.pk)
     app.refresh_from_db(fields=list(healthy))
     log.info("Enabled the endpoint of %s", app)
 
@@ -122,7 +118,7 @@ def delete_app(app: App) -> None:
     purged one by one: a busy one holds back no other, and no two locks are ever held together.
     """
     with transaction.atomic():
-        hold(app)
+        hold_app(app)
         watched = Repository.objects.filter(watches__app=app).order_by("clone_key", "ref")
         for public_id in watched.values_list("public_id", flat=True):
             with suppress(NotWatched):
@@ -133,8 +129,3 @@ def delete_app(app: App) -> None:
 
 def _bearer_token() -> str:
     return f"docora_{secrets.token_hex(32)}"
-
-
-def _enqueue_for(app: App, function: str) -> None:
-    name = function.rpartition(".")[2].replace("_", "-")
-    queue.enqueue(queue.DELIVERIES, function, app.pk, job_id=f"{name}-{app.pk}", timeout=60)

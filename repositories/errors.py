@@ -1,52 +1,79 @@
-"""The error tree.
+"""Every error that Docora expects, in one tree.
 
     DocoraError
-    ├── InvalidUrl               the URL cannot name a repository here            (caller)
-    ├── ForbiddenAddress         the address dialled is private                   (caller)
-    ├── GitError                 git said no
-    │   ├── AccessDenied         this token cannot read the repository            (watch)
-    │   ├── RefNotFound          the branch or tag is not there                   (repository)
-    │   ├── CommitGone           the commit seen a moment ago is not given        (repository)
-    │   ├── Moved                redirected to where we do not follow             (repository)
-    │   ├── HostUnavailable      down, slow, throttling; try again                (repository)
-    │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES or _FILES  (repository)
-    │   ├── DiskFull             no room for the clone on our side                (repository)
-    │   ├── CloneDamaged         the clone is gone or broken; made anew           (repository)
-    │   └── GitFailed            anything else                                    (repository)
-    ├── LockTimeoutError         somebody else held the lock for too long         (nobody; retried)
-    └── LockLostError            we stopped being the holder; nothing was written (nobody; retried)
+    ├── InvalidUrl               the URL cannot name a repository here              (caller)
+    ├── ForbiddenAddress         the address dialled is private                     (caller)
+    ├── GitError                 git failed; its subclasses say how
+    │   ├── AccessDenied         this token cannot read the repository              (watch)
+    │   ├── RefNotFound          the branch or tag does not exist                   (repository)
+    │   ├── CommitGone           the host no longer gives the commit seen before    (repository)
+    │   ├── Moved                redirected to an address that is not followed      (repository)
+    │   ├── HostUnavailable      down, slow or throttling                           (repository)
+    │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES or _FILES    (repository)
+    │   ├── DiskFull             no room for the clone on our side                  (repository)
+    │   └── CloneDamaged         the clone is gone or broken; it is made anew       (repository)
+    ├── DeliveryFailed           the app's endpoint accepts nothing now             (watch)
+    ├── EndpointDisabled         nothing is sent to the app until it is enabled     (app)
+    ├── LockTimeoutError         another job held the lock for too long             (nobody; retried)
+    ├── LockLostError            the lock was lost; nothing was written             (nobody; retried)
+    └── NotWatched, TokenRefused, AppGone, InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery,
+        ContentUnavailable, RangeNotSatisfiable, RateLimited: answers of the API    (caller)
 
-In brackets: against whom it counts. `code` is stable, for machines; the text is for people and
-has been redacted before it gets here.
+In brackets: against whom it counts. Texts are for people and have been redacted before they get here.
 """
 
+import math
 from dataclasses import dataclass
 
 
 class DocoraError(Exception):
+    # For machines; published, so it never changes.
     code = "error"
+    # What the API answers.
+    http_status = 502
     retriable = False
+    # Completes "The repository could not be read: …." for every app that watches. Git's own words stay with the
+    # operator: they may name hosts, accounts and tokens of another app.
+    reason = "git reported an error"
+    # What an operator can do about it.
+    hint = ""
 
 
 class InvalidUrl(DocoraError):
     code = "invalid-url"
+    http_status = 422
+    reason = "its host may not be watched any more"
+    hint = "The host was taken off DOCORA_GIT_HOSTS. Add it again, or let the app unwatch the repository."
 
 
 class ForbiddenAddress(DocoraError):
     code = "forbidden-address"
+    http_status = 422
+    reason = "its host has an address that may not be dialled"
+    hint = "The host's name leads to a private address. DOCORA_TRUSTED_NETWORKS can allow its network."
 
 
 class GitError(DocoraError):
     code = "git-failed"
     retriable = True
+    hint = "Read git's message. If it does not pass by itself, try Re-clone on the repository's page."
 
 
 class AccessDenied(GitError):
     code = "no-access"
+    hint = "The host refuses this token, or the repository is gone. Ask for a new token and change it here."
+
+    def __init__(self, text: str, *, http_status: int = 404) -> None:
+        super().__init__(text)
+        # 403 where the app is known to watch the repository, 404 where saying so would give that away.
+        self.http_status = http_status
 
 
 class RefNotFound(GitError):
     code = "ref-not-found"
+    http_status = 422
+    reason = "the branch or tag is not there any more"
+    hint = "The branch or tag is not there any more. The app must watch another one."
 
 
 class CommitGone(GitError):
@@ -55,6 +82,8 @@ class CommitGone(GitError):
 
 class Moved(GitError):
     code = "moved"
+    reason = "it has moved to where it cannot be followed"
+    hint = "The repository has a new address that Docora may not follow. The app must watch the new one."
 
     def __init__(self, text: str, *, trace: str = "") -> None:
         super().__init__(text)
@@ -63,24 +92,126 @@ class Moved(GitError):
 
 class HostUnavailable(GitError):
     code = "host-unavailable"
+    http_status = 503
+    reason = "its host cannot be reached or does not answer"
+    hint = "The git host is down, slow or throttling. It is tried again by itself."
 
 
 class TooLarge(GitError):
     code = "too-large"
     # Not before the next probe: each attempt is a download up to the limit.
     retriable = False
+    reason = "it is larger than allowed"
+    hint = "The repository is larger than this Docora allows."
 
 
 class DiskFull(GitError):
     code = "disk-full"
+    reason = "there is no room for it at the moment"
+    hint = "Free space on the volume with the clones, then reset the circuit."
 
 
 class CloneDamaged(GitError):
     code = "clone-damaged"
+    reason = "the copy of it is damaged and is being made anew"
+    hint = "The clone is being made anew. If it comes back, look at the disk."
 
 
-class GitFailed(GitError):
-    pass
+class DeliveryFailed(DocoraError):
+    code = "delivery-failed"
+    retriable = True
+    hint = "The app's endpoint does not accept what is sent. Ping it, look at its deliveries, then retry."
+
+
+class EndpointDisabled(DocoraError):
+    code = "endpoint-disabled"
+    hint = "The app is disabled. Ping it, and enable it when it answers."
+
+
+class NotWatched(DocoraError):
+    code = "not-watched"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__("This app does not watch a repository of that id.")
+
+
+class TokenRefused(DocoraError):
+    code = "token-refused"
+    http_status = 422
+
+    def __init__(self) -> None:
+        super().__init__("The new token cannot read the repository.")
+
+
+class AppGone(DocoraError):
+    code = "app-gone"
+    http_status = 401
+
+    def __init__(self) -> None:
+        super().__init__("The app has been deleted.")
+
+
+class InvalidCursor(DocoraError):
+    code = "invalid-cursor"
+    http_status = 422
+
+    def __init__(self) -> None:
+        super().__init__("cursor: not one that Docora gave out")
+
+
+class CursorExpired(DocoraError):
+    code = "cursor-expired"
+    http_status = 410
+
+    def __init__(self) -> None:
+        super().__init__("This place is not known any more; start over without it.")
+
+
+class NoSuchFile(DocoraError):
+    code = "no-such-file"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__("The newest snapshot has no such file, or the watch's options leave it out.")
+
+
+class NoSuchDelivery(DocoraError):
+    code = "no-such-delivery"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__("This watch has no delivery of that id.")
+
+
+class ContentUnavailable(DocoraError):
+    """This web process does not see the clones, or the clone is being made anew."""
+
+    code = "content-unavailable"
+    http_status = 503
+    retriable = True
+
+    def __init__(self) -> None:
+        super().__init__("The content cannot be read here at the moment.")
+
+
+class RangeNotSatisfiable(DocoraError):
+    code = "range-not-satisfiable"
+    http_status = 416
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"The file has {size} bytes.")
+        self.size = size
+
+
+class RateLimited(DocoraError):
+    code = "rate-limited"
+    http_status = 429
+    retriable = True
+
+    def __init__(self, wait: float) -> None:
+        super().__init__("Too many requests; see Retry-After.")
+        self.retry_after = max(1, math.ceil(wait))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +252,23 @@ class LockLostError(DocoraError):
 
     def __str__(self) -> str:
         return f"lock on {self.repo_path} was lost; nothing more may be written"
+
+
+def with_code(code: str) -> type[DocoraError]:
+    """The error that a stored code stands for; GitError for one that a newer or older Docora has written."""
+    return _BY_CODE.get(code, GitError)
+
+
+def sentence_for(code: str) -> str:
+    return f"The repository could not be read: {with_code(code).reason}."
+
+
+def hint_for(code: str) -> str:
+    return with_code(code).hint if code else ""
+
+
+def all_errors(tree: type[DocoraError] = DocoraError) -> list[type[DocoraError]]:
+    return [tree, *(error for branch in tree.__subclasses__() for error in all_errors(branch))]
+
+
+_BY_CODE = {error.code: error for error in all_errors()}

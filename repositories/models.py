@@ -3,7 +3,7 @@
 import hashlib
 import json
 import secrets
-from typing import Any, ClassVar, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -145,14 +145,6 @@ class Repository(models.Model):
 
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
-    # What a success, or a person, sets back.
-    HEALTHY: ClassVar[dict[str, Any]] = {
-        "consecutive_failures": 0,
-        "circuit_open_until": None,
-        "last_error_code": "",
-        "last_error": "",
-    }
-
     class Meta:
         verbose_name_plural = "repositories"
         constraints = [
@@ -170,9 +162,9 @@ class Repository(models.Model):
 
 
 class WatchStatus(models.TextChoices):
-    # Waiting for its turn, for the first time or again.
+    # Waiting for a worker, for the first time or again.
     PENDING = "pending_snapshot"
-    # A worker is at it.
+    # A worker is fetching or delivering.
     SCANNING = "scanning"
     # The app has everything of the commit in `synced_commit`.
     SYNCED = "synced"
@@ -206,15 +198,6 @@ class Watch(models.Model):
         default=0, editable=False, help_text="How often everything was told again; part of the message ids."
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
-
-    # A watch that starts again with all of its attempts.
-    FRESH: ClassVar[dict[str, Any]] = {
-        "status": WatchStatus.PENDING,
-        "retry_count": 0,
-        "retry_at": None,
-        "last_error_code": "",
-        "last_error": "",
-    }
 
     class Meta:
         verbose_name_plural = "watches"

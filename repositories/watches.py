@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from repositories import circuit, messages, watch_state
 from repositories.base import queue
-from repositories.errors import AccessDenied, DocoraError, HostUnavailable, Moved, RefNotFound
+from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
@@ -23,24 +23,6 @@ log = logging.getLogger("docora.repositories")
 _PUBLIC_ID = re.compile(r"repo_[0-9a-f]{24}")
 
 
-class NotWatched(DocoraError):
-    code = "not-watched"
-
-    def __init__(self) -> None:
-        super().__init__("This app does not watch a repository of that id.")
-
-
-class TokenRefused(DocoraError):
-    code = "token-refused"
-
-
-class AppGone(DocoraError):
-    code = "app-gone"
-
-    def __init__(self) -> None:
-        super().__init__("The app has been deleted.")
-
-
 def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING) -> Watch:
     """Watch a repository that this token can read now; watching it again starts over.
 
@@ -50,7 +32,7 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
     clones.look(clones.Remote(url=remote, token=token), ref)
     is_private = bool(token) and _is_private(remote, ref)
     with transaction.atomic():
-        if not hold(app):
+        if not hold_app(app):
             raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
         _forget(repository.watches.filter(app=app))
@@ -73,12 +55,12 @@ def change_token(app: App, repository_id: str, token: str) -> None:
     try:
         clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
     except AccessDenied:
-        raise TokenRefused("The new token cannot read the repository.") from None
+        raise TokenRefused from None
     with _locked(repository_id) as repository:
-        watches = repository.watches.filter(app=app)
-        if not watches.update(token=token, access_proven_at=timezone.now(), access_denied_at=None, **Watch.FRESH):
+        accepted = {"token": token, "access_proven_at": timezone.now(), "access_denied_at": None}
+        if not watch_state.start_over(repository.watches.filter(app=app), **accepted):
             raise NotWatched
-        _close_circuit(repository)
+        circuit.reset(repository)
         request_snapshot(repository)
 
 
@@ -105,18 +87,8 @@ def purge_clone(clone_key: str, *, job_id: str) -> bool:
 def reset_circuit(repository: Repository) -> None:
     """Forget the failures and look at once."""
     with transaction.atomic():
-        _close_circuit(repository)
+        circuit.reset(repository)
         request_snapshot(repository)
-
-
-def _close_circuit(repository: Repository) -> None:
-    """Forget the failures; if they had opened it, the apps that want to know are told that it is closed."""
-    rows = Repository.objects.filter(pk=repository.pk)
-    was_open = rows.exclude(circuit_open_until=None).exists()
-    rows.update(**Repository.HEALTHY)
-    if was_open:
-        job_id = f"recovery-{repository.pk}"
-        queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_recovery", repository.pk, job_id=job_id, timeout=60)
 
 
 def reclone(repository: Repository) -> None:
@@ -134,28 +106,14 @@ def purge(repository: Repository) -> None:
 
 
 def ask_for_snapshot(repository: Repository) -> None:
-    """Look at the repository because somebody wants it now."""
+    """Look at the repository because somebody wants it now: an open circuit does not keep it waiting."""
     with transaction.atomic():
-        end_pause(repository)
+        circuit.skip_cooldown(repository)
         request_snapshot(repository)
 
 
-def end_pause(repository: Repository) -> None:
-    """Who asks does not wait for the end of an open circuit's pause: the next look is its probe."""
-    rows = Repository.objects.filter(pk=repository.pk, circuit_open_until__gt=timezone.now())
-    rows.update(circuit_open_until=timezone.now())
-
-
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
-    """Ask for a look at the repository; one that somebody waits for comes before those that the scheduler plans."""
-    queue.enqueue(
-        queue.SNAPSHOTS,
-        "snapshots.jobs.take_snapshot",
-        repository.pk,
-        job_id=f"snapshot-{repository.pk}",
-        timeout=2 * settings.GIT_TIMEOUT,
-        first=not planned,
-    )
+    messages.take_snapshot(repository.pk, planned=planned)
 
 
 def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
@@ -165,17 +123,9 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
         defaults={"url": str(remote), "owner": remote.owner, "name": remote.name, "is_private": is_private},
     )
     if not made:
-        _look_soon(repository, is_private=is_private)
+        Repository.objects.filter(pk=repository.pk).update(is_private=is_private, next_check_at=timezone.now())
+        circuit.note_sighting(repository)
     return repository
-
-
-def _look_soon(repository: Repository, *, is_private: bool) -> None:
-    """It has just been seen: if its circuit is open because it could not be, the next look is the probe."""
-    now = timezone.now()
-    rows = Repository.objects.filter(pk=repository.pk)
-    rows.update(is_private=is_private, next_check_at=now)
-    unseen = rows.filter(last_error_code__in=[HostUnavailable.code, RefNotFound.code, Moved.code])
-    unseen.exclude(circuit_open_until=None).update(circuit_open_until=now)
 
 
 def _is_private(remote: RemoteUrl, ref: str) -> bool:
@@ -208,7 +158,7 @@ def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
         yield watch
 
 
-def hold(app: App) -> bool:
+def hold_app(app: App) -> bool:
     """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
     return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
 
@@ -233,21 +183,15 @@ def _forget(watches: QuerySet[Watch]) -> int:
     ids = list(watches.select_for_update().values_list("pk", flat=True))
     Watch.objects.filter(pk__in=ids).delete()
     for watch_id in ids:
-        queue.drop(f"deliver-{watch_id}")
+        queue.drop(messages.delivery_job(watch_id))
     return len(ids)
 
 
 def _drop_if_unwatched(repository: Repository) -> None:
     if repository.watches.exists():
         return
-    queue.drop(f"snapshot-{repository.pk}")
-    purge_job = f"purge-{repository.pk}"
+    repository_id = repository.pk
+    queue.drop(messages.snapshot_job(repository_id))
     repository.delete()
     if not Repository.objects.filter(clone_key=repository.clone_key).exists():
-        queue.enqueue(
-            queue.SNAPSHOTS,
-            "repositories.jobs.purge_clone",
-            repository.clone_key,
-            job_id=purge_job,
-            timeout=settings.GIT_TIMEOUT,
-        )
+        messages.purge_clone(repository.clone_key, repository_id=repository_id)

@@ -4,29 +4,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from repositories.errors import CloneDamaged, DocoraError
+from repositories.errors import CloneDamaged, ContentUnavailable, NoSuchFile
 from repositories.git import clones
 from repositories.models import Watch
 from snapshots import manifest
 from snapshots.models import FileVersion
 from snapshots.paths import GitPath
-
-
-class NoSuchFile(DocoraError):
-    code = "no-such-file"
-
-    def __init__(self) -> None:
-        super().__init__("The newest snapshot has no such file, or the watch's options leave it out.")
-
-
-class ContentUnavailable(DocoraError):
-    """This web process does not see the clones, or the clone is being made anew."""
-
-    code = "content-unavailable"
-    retriable = True
-
-    def __init__(self) -> None:
-        super().__init__("The content cannot be read here at the moment.")
 
 
 def find(watch: Watch, path: str) -> FileVersion:

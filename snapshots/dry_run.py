@@ -12,9 +12,10 @@ from typing import Any, Self
 
 from django.conf import settings
 
+from repositories import messages
 from repositories.base import queue
 from repositories.base.crypto import decrypt, encrypt
-from repositories.errors import GitError, GitFailed
+from repositories.errors import GitError
 from repositories.git import clones, trees
 from repositories.git.clones import Tip
 from repositories.git.urls import RemoteUrl
@@ -77,13 +78,7 @@ def ask(question: Question) -> None:
     """Check that the token may read the repository, and let a worker count unless the answer is there already."""
     clones.look(question.remote, question.ref)
     if not is_answered(question):
-        queue.enqueue(
-            queue.SNAPSHOTS,
-            "snapshots.jobs.measure",
-            question.seal(),
-            job_id=f"measure-{question.name}",
-            timeout=2 * settings.GIT_TIMEOUT,
-        )
+        messages.measure(question.seal(), name=question.name)
 
 
 def is_answered(question: Question) -> bool:
@@ -98,7 +93,7 @@ def answer_to(question: Question) -> Estimate | None:
     facts = json.loads(text)
     if "error" in facts:
         queue.connection().delete(question.key)
-        raise GitFailed(facts["error"])
+        raise GitError(facts["error"])
     return Estimate(**facts)
 
 

@@ -19,18 +19,11 @@ from django.db.models import Exists, F, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from repositories.base import cursors
-from repositories.errors import DocoraError
+from repositories.errors import CursorExpired
 from repositories.models import Repository, Watch
 from snapshots import manifest
 from snapshots.models import FileVersion, Snapshot
 from snapshots.paths import GitPath
-
-
-class CursorExpired(DocoraError):
-    code = "cursor-expired"
-
-    def __init__(self) -> None:
-        super().__init__("This place is not known any more; start over without it.")
 
 
 class Event(StrEnum):

@@ -34,6 +34,10 @@ def reconcile_all(_: None = None) -> None:
     reconcile.run(job_id=job_id())
 
 
+def announce_failure(repository_id: int) -> None:
+    notices.announce_failure(repository_id)
+
+
 def announce_refusal(watch_id: int) -> None:
     notices.announce_refusal(watch_id)
 

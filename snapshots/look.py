@@ -1,13 +1,13 @@
-"""Look: what the remote has now, brought into the clone, written down, and told to every watching app."""
+"""Look: ask the remote for its tip, fetch it under the lock, write the manifest, and request the deliveries."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from django.db.models import F
+from django.utils import timezone
 
-from repositories import access
+from repositories import access, circuit, timing, watch_state
 from repositories.access import Seen
 from repositories.errors import (
     AccessDenied,
@@ -20,22 +20,21 @@ from repositories.errors import (
 )
 from repositories.git import clones
 from repositories.git.clones import Listener, Tip
-from repositories.models import Repository, Watch, WatchStatus
+from repositories.models import Repository
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.repo_lock.slots import fetch_slot
-from snapshots import circuit, manifest
+from snapshots import manifest
 from snapshots.delivery.tell import request_deliveries
-from snapshots.schedule import plan_next_look
 
 log = logging.getLogger("docora.snapshots")
 
-# The last two: the operator has taken the host from the list, or its name leads elsewhere now.
+# The last two: the operator has taken the host off the list, or its name now leads to a private address.
 _FAILURES = (GitError, ForbiddenAddress, InvalidUrl)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Who listens while a snapshot is taken: each is called with how many are done, and of how many."""
+    """Listeners of a snapshot that is being taken: each is called with how many are done, and of how many."""
 
     received: Listener | None = None
     hashed: Listener | None = None
@@ -55,9 +54,9 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     Returns the seconds after which to try again, if it must be before the next planned look.
     """
     repository = Repository.objects.filter(pk=repository_id).first()
-    if repository is None or not circuit.lets_through(repository):
+    if repository is None or not circuit.claim_look(repository):
         return None
-    plan_next_look(repository)
+    timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     try:
         seen = _bring_up_to_date(repository, job_id, progress)
     except _Counted as failure:
@@ -65,17 +64,17 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     except _FAILURES as error:
         return circuit.count_failure(repository, error)
     if seen is None:
-        return None  # told to the watches that it concerns; the repository itself is not at fault
+        return None  # every token was refused: that counts against the watches, not against the repository
     circuit.count_success(repository)
-    access.ask_again(repository)
-    _restore_synced(repository, is_empty=seen.tip is None)
+    access.recheck_refused_tokens(repository)
+    watch_state.settle(repository.watches.all(), is_empty=seen.tip is None)
     request_deliveries(repository)
     return None
 
 
 def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -> Seen | None:
-    """With the first token that the remote accepts for looking and fetching; None if there is none."""
-    for seen in access.ways_in(repository):
+    """With the first token that the remote accepts for looking and for fetching; None if there is none."""
+    for seen in access.accepted_tokens(repository):
         try:
             if seen.tip and (seen.tip.sha != repository.commit_sha or repository.needs_repair):
                 _fetch_and_write(repository, seen, seen.tip, job_id, progress)
@@ -90,7 +89,7 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
     """Only the fetch needs the lock; the pinned commit is read without it."""
     with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
-        repository.watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
+        watch_state.begin(repository.watches.all())
         fetched = _fetch(repository, seen, tip, progress, held)
     if fetched is None:
         return
@@ -99,11 +98,11 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
     except CloneDamaged:
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
-    plan_next_look(repository, changed_now=True)
+    timing.plan_next_look(repository, last_change=timezone.now())
 
 
 def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, held: HeldLock) -> Tip | None:
-    """What is pinned now. None if nothing is to be done: the repository is gone, or somebody else was here."""
+    """The tip that is pinned now; None if the repository is gone, or another worker has fetched meanwhile."""
     others = {row.pk: row for row in Repository.objects.filter(clone_key=repository.clone_key)}
     current = others.pop(repository.pk, None)
     if current is None:
@@ -118,7 +117,7 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, hel
         held=held,
     )
     try:
-        # Overtaken since it was seen, it may be older than what is there.
+        # Another worker has written since we looked: our tip may be older than what is there, so look again.
         newest = tip if current.fence == repository.fence else clones.look(seen.remote, repository.ref)
         if newest is None or (newest.sha == current.commit_sha and not current.needs_repair):
             return None
@@ -131,7 +130,7 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, hel
 
 
 def _refresh_or_look_again(refresh: Callable[[Tip], None], tip: Tip, seen: Seen, ref: str) -> Tip | None:
-    """Hosts may refuse a commit that is no ref's any more: then what has taken its place is fetched."""
+    """A host may refuse a commit that no ref names any more: then the ref's new commit is fetched."""
     try:
         refresh(tip)
     except CommitGone:
@@ -140,14 +139,3 @@ def _refresh_or_look_again(refresh: Callable[[Tip], None], tip: Tip, seen: Seen,
             refresh(newer)
         return newer
     return tip
-
-
-def _restore_synced(repository: Repository, *, is_empty: bool) -> None:
-    """Watches whose app has everything are in sync, whatever failed in between; an empty repository has nothing."""
-    settled = repository.watches.exclude(status=WatchStatus.SYNCED).filter(
-        access_denied_at=None, synced_sequence=F("repository__sequence")
-    )
-    if not is_empty:
-        settled = settled.filter(synced_sequence__gt=0)
-    if settled.exists():  # a reader waits for nobody, a writer may
-        settled.update(**Watch.FRESH | {"status": WatchStatus.SYNCED})

@@ -7,6 +7,7 @@ while it hashed cannot put an older commit over a newer one.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -40,6 +41,13 @@ def at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
 def contents_at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
     """Those of them that can be told: not the ones that are too large, which are there without a digest."""
     return at(repository_id, sequence).exclude(sha256=b"")
+
+
+def last_change(repository: Repository) -> datetime:
+    """When the newest snapshot was taken; before the first one, when the repository was watched first."""
+    newest = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
+    taken_at = newest.values_list("taken_at", flat=True).first() if repository.sequence else None
+    return taken_at or repository.created_at
 
 
 @dataclass(frozen=True, slots=True)

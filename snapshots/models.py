@@ -7,6 +7,13 @@ from django.utils import timezone
 from repositories.models import Repository, Watch
 from snapshots.paths import GitPath
 
+# An attempt whose answer was 2xx, as a condition and as a function.
+ACCEPTED = Q(status__gte=200, status__lt=300)
+
+
+def is_accepted(status: int | None) -> bool:
+    return status is not None and 200 <= status < 300
+
 
 class Snapshot(models.Model):
     """One commit of one repository, numbered in the order in which Docora saw them."""
@@ -150,3 +157,7 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.event} {self.path} → {self.status or self.error}"
+
+    @property
+    def was_accepted(self) -> bool:
+        return is_accepted(self.status)

@@ -1,13 +1,9 @@
 """Before an app is shown what a repository contains: may its own token read it now?"""
 
 from repositories import access
-from repositories.errors import AccessDenied, DocoraError
+from repositories.errors import AccessDenied
 from repositories.models import App, Watch
 from repositories.watches import watch_of
-
-
-class AccessRefused(DocoraError):
-    code = "no-access"
 
 
 def readable_watch(app: App, repository_id: str) -> Watch:
@@ -16,5 +12,5 @@ def readable_watch(app: App, repository_id: str) -> Watch:
     try:
         access.prove(watch)
     except AccessDenied as error:
-        raise AccessRefused(f"The watch's token cannot read the repository: {error}") from None
+        raise AccessDenied(f"The watch's token cannot read the repository: {error}", http_status=403) from None
     return watch

@@ -10,22 +10,15 @@ from ninja import Field, Query, Router, Schema, Status
 from docora.api.auth import app_of
 from docora.api.schemas import REFUSED, UNKNOWN, Cursor, Limit, Message
 from repositories.base import cursors
-from repositories.errors import DocoraError
+from repositories.errors import InvalidCursor, NoSuchDelivery
 from repositories.watches import held_watch, watch_of
 from snapshots.delivery import redelivery
-from snapshots.models import Delivery
+from snapshots.models import ACCEPTED, Delivery
 
 router = Router(tags=["deliveries"])
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class NoSuchDelivery(DocoraError):
-    code = "no-such-delivery"
-
-    def __init__(self) -> None:
-        super().__init__("This watch has no delivery of that id.")
 
 
 class DeliveryAttempt(Schema):
@@ -52,7 +45,7 @@ class DeliveryAttempt(Schema):
             sha=delivery.sha256 or None,
             commit_sha=delivery.commit_sha or None,
             status=delivery.status,
-            accepted=200 <= (delivery.status or 0) < 300,
+            accepted=delivery.was_accepted,
             error=delivery.error or None,
             answer=delivery.answer or None,
             milliseconds=delivery.milliseconds,
@@ -76,7 +69,7 @@ def list_deliveries(
     """Every attempt to tell the app something about the repository, newest first."""
     attempts = watch_of(app_of(request), repository_id).deliveries.order_by("-attempted_at", "-pk")
     if failed:
-        attempts = attempts.filter(Q(status=None) | Q(status__lt=200) | Q(status__gte=300))
+        attempts = attempts.filter(Q(status=None) | ~ACCEPTED)
     if cursor:
         attempts = attempts.filter(_older(cursor))
     page = list(attempts[: limit + 1])
@@ -95,7 +88,7 @@ def _older(cursor: str) -> Q:
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        raise cursors.InvalidCursor from None
+        raise InvalidCursor from None
     return Q(attempted_at__lt=moment) | Q(attempted_at=moment, pk__lt=pk)
 
 

@@ -10,7 +10,7 @@ from django.http.response import HttpResponse, HttpResponseBase
 from docora.api import rate_limit
 from docora.api.client_address import client_address
 from docora.api.problems import CONTENT_TYPE, busy, problem
-from docora.api.rate_limit import RateLimited
+from repositories.errors import RateLimited
 
 _CODES = {
     HTTPStatus.BAD_REQUEST: "bad-request",

@@ -15,42 +15,10 @@ from ninja.openapi.schema import OpenAPISchema
 from docora import __version__
 from docora.api import app, changes, deliveries, files, openapi, repositories
 from docora.api.auth import BearerToken
-from docora.api.deliveries import NoSuchDelivery
 from docora.api.problems import busy, problem
-from docora.api.ranges import RangeNotSatisfiable
-from docora.api.rate_limit import RateLimited
 from docora.api.schemas import FieldProblem
-from repositories.base.cursors import InvalidCursor
-from repositories.errors import (
-    AccessDenied,
-    DocoraError,
-    ForbiddenAddress,
-    HostUnavailable,
-    InvalidUrl,
-    RefNotFound,
-)
-from repositories.watches import AppGone, NotWatched, TokenRefused
-from snapshots.content import ContentUnavailable, NoSuchFile
-from snapshots.feed import CursorExpired
-from snapshots.reading import AccessRefused
+from repositories.errors import DocoraError, RangeNotSatisfiable
 
-_STATUS: dict[type[DocoraError], HTTPStatus] = {
-    InvalidUrl: HTTPStatus.UNPROCESSABLE_ENTITY,
-    InvalidCursor: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ForbiddenAddress: HTTPStatus.UNPROCESSABLE_ENTITY,
-    RefNotFound: HTTPStatus.UNPROCESSABLE_ENTITY,
-    TokenRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
-    AppGone: HTTPStatus.UNAUTHORIZED,
-    AccessRefused: HTTPStatus.FORBIDDEN,
-    AccessDenied: HTTPStatus.NOT_FOUND,
-    NotWatched: HTTPStatus.NOT_FOUND,
-    NoSuchFile: HTTPStatus.NOT_FOUND,
-    NoSuchDelivery: HTTPStatus.NOT_FOUND,
-    CursorExpired: HTTPStatus.GONE,
-    RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
-    HostUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    ContentUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 _RETRY_AFTER = 30
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
@@ -82,7 +50,7 @@ class DocoraApi(NinjaAPI):
 
 
 def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
-    status = _STATUS.get(type(error), HTTPStatus.BAD_GATEWAY)
+    status = HTTPStatus(error.http_status)
     if error.retriable and status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
         return busy(status, str(error), error.code, retry_after=getattr(error, "retry_after", _RETRY_AFTER))
     return problem(status, str(error), error.code)

@@ -2,18 +2,10 @@
 
 import re
 
-from repositories.errors import DocoraError
+from repositories.errors import RangeNotSatisfiable
 from snapshots.content import Span
 
 _ONE_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-
-
-class RangeNotSatisfiable(DocoraError):
-    code = "range-not-satisfiable"
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"The file has {size} bytes.")
-        self.size = size
 
 
 def span_of(header: str, size: int) -> Span | None:

@@ -6,7 +6,6 @@ refused, and nobody waits for it: the limit protects the service from its client
 
 import ipaddress
 import logging
-import math
 import time
 from functools import cache
 
@@ -14,7 +13,7 @@ import redis
 from django.conf import settings
 
 from repositories.base import connections
-from repositories.errors import DocoraError
+from repositories.errors import RateLimited
 from repositories.models import App
 
 log = logging.getLogger("docora.rate_limit")
@@ -37,15 +36,6 @@ redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', tostring(now))
 redis.call('EXPIRE', KEYS[1], 61)
 return tostring(wait)
 """
-
-
-class RateLimited(DocoraError):
-    code = "rate-limited"
-    retriable = True
-
-    def __init__(self, wait: float) -> None:
-        super().__init__("Too many requests; see Retry-After.")
-        self.retry_after = max(1, math.ceil(wait))
 
 
 def spend_for_app(app: App) -> None:

@@ -15,6 +15,7 @@ from docora.api.auth import app_of
 from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message
 from repositories import watches
 from repositories.base import cursors
+from repositories.errors import sentence_for
 from repositories.git.refs import LONGEST_NAME, check_ref_name
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
@@ -22,7 +23,6 @@ from repositories.watches import ask_for_snapshot, held_watch, watch_of
 from snapshots import dry_run
 from snapshots.delivery import redelivery
 from snapshots.models import Parked, Snapshot
-from snapshots.reasons import sentence_of
 
 router = Router(tags=["repositories"])
 
@@ -167,7 +167,7 @@ def _last_error(watch: Watch) -> LastError | None:
     if watch.last_error_code:
         return LastError(code=watch.last_error_code, message=watch.last_error)
     code = watch.repository.last_error_code
-    return LastError(code=code, message=sentence_of(code)) if code else None
+    return LastError(code=code, message=sentence_for(code)) if code else None
 
 
 class LeftOut(Schema):

@@ -14,11 +14,10 @@ from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import NOTHING, ago, code, commit_link, outcome_of, page_link
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
-from docora.console.statistics import ACCEPTED
 from repositories.models import App, Repository, Watch
 from snapshots.changes import Event
 from snapshots.delivery import notices, redelivery
-from snapshots.models import Delivery
+from snapshots.models import ACCEPTED, Delivery
 
 _SEARCHED = 50_000
 _WINDOWS = {"hour": timedelta(hours=1), "week": timedelta(days=7), "all": None}

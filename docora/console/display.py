@@ -36,8 +36,7 @@ def watch_badge(status: str) -> SafeString:
 def outcome_of(delivery: Delivery) -> SafeString:
     if delivery.status is None:
         return badge("no answer", "bad")
-    accepted = 200 <= delivery.status < 300
-    return badge(delivery.status, "good" if accepted else "bad")
+    return badge(delivery.status, "good" if delivery.was_accepted else "bad")
 
 
 def code(text: str) -> SafeString | str:

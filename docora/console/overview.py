@@ -14,11 +14,12 @@ from django.utils.html import format_html
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
-from docora.console import disk, hints, statistics
+from docora.console import disk, statistics
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
 from docora.console.statistics import Tally
 from repositories.base import pulse, queue
+from repositories.errors import EndpointDisabled, hint_for
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Parked
 
@@ -202,7 +203,7 @@ def _failed(watch: Watch, may_operate: bool) -> Trouble:
         subject=title_of(watch),
         url=_page(watch),
         reason=watch.last_error,
-        hint=hints.for_code(watch.last_error_code),
+        hint=hint_for(watch.last_error_code),
         since=format_html("in sync {}", ago(watch.synced_at)) if watch.synced_at else "never in sync",
         button="Retry" if may_operate else "",
         button_url=reverse("admin:repositories_watch_retry", args=[watch.pk]),
@@ -215,7 +216,7 @@ def _circuit(repository: Repository, may_operate: bool) -> Trouble:
         subject=str(repository),
         url=_page(repository),
         reason=repository.last_error,
-        hint=hints.for_code(repository.last_error_code),
+        hint=hint_for(repository.last_error_code),
         since=f"probe in {span(until - timezone.now())}" if until and until > timezone.now() else "probe is due",
         button="Reset circuit" if may_operate else "",
         button_url=reverse("admin:repositories_repository_reset_circuit", args=[repository.pk]),
@@ -229,7 +230,7 @@ def _disabled(may_operate: bool) -> Troubles:
             subject=app.name,
             url=_page(app),
             reason=app.disabled_reason,
-            hint=hints.for_code("endpoint-disabled"),
+            hint=EndpointDisabled.hint,
             since=ago(app.disabled_at),
             button="Enable" if may_operate else "",
             button_url=reverse("admin:repositories_app_enable", args=[app.pk]),

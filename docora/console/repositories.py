@@ -8,12 +8,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from docora.console import disk, hints
+from docora.console import disk
 from docora.console.base import ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, badge, code, commit_link, lines, list_link, size, span
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, TypedNameForm
 from repositories import watches
+from repositories.errors import hint_for
 from repositories.models import Repository, Watch
 from snapshots.models import Delivery
 
@@ -135,7 +136,7 @@ class RepositoryAdmin(ConsoleAdmin):
         measured = disk.of(repository)
         return [
             ("State", lines(state_of(repository), repository.last_error)),
-            ("What to do", hints.for_code(repository.last_error_code) or NOTHING),
+            ("What to do", hint_for(repository.last_error_code) or NOTHING),
             (
                 "URL",
                 format_html('<a class="dc-link" href="{0}" rel="noreferrer" target="_blank">{0}</a>', repository.url),

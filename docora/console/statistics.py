@@ -16,9 +16,8 @@ from django.db.models.functions import Cast, Left
 from django.utils import timezone
 
 from repositories.base import queue
-from snapshots.models import Delivery, Snapshot
+from snapshots.models import ACCEPTED, Delivery, Snapshot
 
-ACCEPTED = Q(status__gte=200, status__lt=300)
 # A row is in one of the classes up to a bound; a percentile is the bound of the class where it falls.
 _BOUNDS = (50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
 _KEPT_FOR = timedelta(days=2)

@@ -12,13 +12,14 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from docora.console import bulk, hints
+from docora.console import bulk
 from docora.console.base import SECRETS, ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, commit_link, lines, list_link, page_link, progress, size, watch_badge
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from repositories import watches
+from repositories.errors import all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING
 from snapshots.delivery import redelivery
@@ -78,9 +79,12 @@ class ParkedFilter(ChoiceFilter):
     offered = {"yes": ("Has parked files", Q(pk__in=Parked.objects.values("watch")))}
 
 
+_CODES = sorted({error.code for error in all_errors() if error.hint})
+
+
 class ReasonFilter(ChoiceFilter):
     title = parameter_name = "reason"
-    offered = {code: (code.replace("-", " "), Q(last_error_code=code)) for code in hints.CODES}
+    offered = {code: (code.replace("-", " "), Q(last_error_code=code)) for code in _CODES}
 
 
 @admin.register(Watch)
@@ -169,7 +173,7 @@ class WatchAdmin(ConsoleAdmin):
         self.prepare([watch])
         return [
             ("State", lines(watch_badge(watch.status), watch.last_error)),
-            ("What to do", hints.for_code(watch.last_error_code) or NOTHING),
+            ("What to do", hint_for(watch.last_error_code) or NOTHING),
             ("Files delivered", self.files(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),

@@ -4,16 +4,9 @@ import base64
 import binascii
 import json
 
-from repositories.errors import DocoraError
+from repositories.errors import InvalidCursor
 
 _LARGEST = 2**63 - 1
-
-
-class InvalidCursor(DocoraError):
-    code = "invalid-cursor"
-
-    def __init__(self) -> None:
-        super().__init__("cursor: not one that Docora gave out")
 
 
 def encode(mark: str, *numbers: int) -> str:

@@ -21,7 +21,6 @@ from repositories.errors import (
     CommitGone,
     DiskFull,
     GitError,
-    GitFailed,
     HostUnavailable,
     Moved,
     RefNotFound,
@@ -114,7 +113,7 @@ def child(command: Command, *, quiet: bool = False) -> Iterator["subprocess.Pope
         )
     process = handle.proc
     if process is None:
-        raise GitFailed("git could not be started.")
+        raise GitError("git could not be started.")
     if quiet and process.stderr:
         process.stderr.close()
     try:
@@ -134,7 +133,7 @@ def _limit_files(pid: int, largest: int) -> None:
 
 def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
-        raise GitFailed("git was started without its pipes.")
+        raise GitError("git was started without its pipes.")
     return pipe
 
 
@@ -179,7 +178,7 @@ def error_of(command: Command, status: int, text: str) -> GitError:
             return Moved(said, trace=text) if error is Moved else error(said)
     said = next((line for line in text.splitlines() if line.startswith("fatal: ")), text.partition("\n")[0])
     # Without a remote there is nobody else to blame.
-    unknown = GitFailed if command.remote else CloneDamaged
+    unknown: type[GitError] = GitError if command.remote else CloneDamaged
     return unknown(_without_prefix(said) or f"git {command.arguments[0]} ended with status {status}.")
 
 

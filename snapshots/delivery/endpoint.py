@@ -1,11 +1,9 @@
 """The health of an app's endpoint: in which lane it is served, how long to pause, when to give it up."""
 
 import logging
-import random
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import Q
 from django.utils import timezone
 
 from repositories.base import queue
@@ -13,8 +11,6 @@ from repositories.models import App
 from snapshots.delivery.webhooks import Answer
 
 log = logging.getLogger("docora.delivery")
-
-_LONGEST_PAUSE = 3600.0
 
 
 def lane_of(app: App) -> str:
@@ -24,17 +20,6 @@ def lane_of(app: App) -> str:
 def timeout(lane: str, full: float) -> float:
     """In the fast lane nobody holds a worker for longer than a few seconds; the slow lane has the full time."""
     return full if lane == queue.SLOW_DELIVERIES else min(full, settings.SLOW_AFTER)
-
-
-def let_rest(app: App, seconds: float) -> None:
-    """Who asks for a pause asks for it as a whole: nothing is told until then, about whatever repository."""
-    until = timezone.now() + timedelta(seconds=seconds)
-    App.objects.filter(Q(resting_until=None) | Q(resting_until__lt=until), pk=app.pk).update(resting_until=until)
-
-
-def rest_of(app: App) -> float:
-    """The seconds for which the endpoint still wants to be left alone."""
-    return max(0.0, (app.resting_until - timezone.now()).total_seconds()) if app.resting_until else 0.0
 
 
 def move_to_slow_lane(app: App, reason: str) -> None:
@@ -71,9 +56,3 @@ def reason_to_disable(app: App, answer: Answer) -> str:
     if app.failing_since and app.failing_since < timezone.now() - patience:
         return f"The endpoint has accepted nothing for {patience.days} days; last: {answer.error}"[:300]
     return ""
-
-
-def pause_after(attempts: int) -> float:
-    """Seconds that double up to an hour, and up to a quarter more by chance, so that retries spread out."""
-    pause = min(settings.RETRY_BASE_DELAY * 2.0 ** min(attempts - 1, 30), _LONGEST_PAUSE)
-    return pause * random.uniform(1, 1.25)  # noqa: S311  spreads the retries, guards nothing

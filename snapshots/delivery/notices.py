@@ -19,14 +19,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from repositories import accounts
+from repositories import accounts, messages, timing
 from repositories.base import queue
+from repositories.errors import with_code
 from repositories.models import App, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, serialise
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.models import Delivery
-from snapshots.reasons import reason_of
 
 log = logging.getLogger("docora.delivery")
 
@@ -80,8 +80,7 @@ def announce_refusal(watch_id: int) -> None:
 
 
 def request(kind: Kind, watch: Watch) -> None:
-    lane, job_id = endpoint.lane_of(watch.app), f"notice-{kind}-{watch.pk}"
-    queue.enqueue(lane, "snapshots.jobs.send_notice", [kind, watch.pk], job_id=job_id, timeout=300)
+    messages.send_notice(kind, watch.pk, lane=endpoint.lane_of(watch.app))
 
 
 def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELIVERIES) -> float | None:
@@ -90,7 +89,7 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     notice = _COMPOSERS[kind](watch) if watch else None
     if watch is None or notice is None:
         return None
-    if rest := endpoint.rest_of(watch.app):
+    if rest := timing.seconds_of_rest(watch.app):
         return rest
     message = notice.message_to(watch)
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
@@ -103,11 +102,11 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
         accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))
         return None
     if answer.retry_after:
-        endpoint.let_rest(watch.app, answer.retry_after)
+        timing.rest_app(watch.app, answer.retry_after)
     attempts = settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else _ATTEMPTS
     if answer.accepted or attempt >= attempts:
         return None
-    return max(endpoint.pause_after(attempt), answer.retry_after or 0.0)
+    return max(timing.pause_after(attempt), answer.retry_after or 0.0)
 
 
 def ping(app: App) -> Answer:
@@ -163,7 +162,7 @@ def _failure(watch: Watch) -> _Notice | None:
     until = repository.circuit_open_until
     if until is None:
         return None
-    reason = reason_of(repository.last_error_code)
+    reason = with_code(repository.last_error_code).reason
     failures = repository.consecutive_failures
     often = "" if failures == 1 else f" {failures} times in a row"
     message = f"The repository could not be read{often}: {reason}."

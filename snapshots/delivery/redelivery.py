@@ -15,13 +15,14 @@ from operator import attrgetter
 from django.db import transaction
 from django.db.models import F, Max, QuerySet
 
+from repositories import messages, timing, watch_state
 from repositories.base import queue
-from repositories.models import App, Watch
+from repositories.models import Watch
 from repositories.selection import EVERYTHING
 from snapshots import manifest
 from snapshots.changes import Event, count_changes
 from snapshots.delivery import notices
-from snapshots.delivery.tell import job_id_of, request_delivery
+from snapshots.delivery.tell import request_delivery
 from snapshots.models import Delivered, Delivery, File, FileVersion, Parked, Snapshot
 
 _BATCH = 500
@@ -85,8 +86,7 @@ def resync(watch: Watch) -> None:
 def retry_now(watch: Watch) -> None:
     """End the pause after a failure, and the rest that the endpoint asked for."""
     with transaction.atomic():
-        Watch.objects.filter(pk=watch.pk).update(retry_at=None)
-        App.objects.filter(pk=watch.app_id).update(resting_until=None)
+        timing.end_pause(watch)
         _request_now(watch)
 
 
@@ -157,8 +157,8 @@ def _repeat_notice(watch: Watch, event: str) -> None:
 
 def _rewind(watch: Watch, **changes: object) -> None:
     """Compare with everything, not only with what changed since the last sync; a run under way starts over."""
-    changes |= Watch.FRESH | {"synced_sequence": 0, "generation": F("generation") + 1}
-    Watch.objects.filter(pk=watch.pk).update(**changes)
+    changes |= {"synced_sequence": 0, "generation": F("generation") + 1}
+    watch_state.start_over(Watch.objects.filter(pk=watch.pk), **changes)
     _request_now(watch)
 
 
@@ -170,4 +170,4 @@ def _request_now(watch: Watch) -> None:
 def _hurry(watch_id: int) -> None:
     """Before the job is asked for: one that waits out a pause would count as asked for."""
     for lane in (queue.DELIVERIES, queue.SLOW_DELIVERIES):
-        queue.hurry(lane, job_id_of(watch_id))
+        queue.hurry(lane, messages.delivery_job(watch_id))

@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 
-from repositories.errors import CloneDamaged, DocoraError
+from repositories.errors import CloneDamaged
 from repositories.git.clones import Blobs
 from repositories.models import Watch
 from repositories.repo_lock import HeldLock
@@ -40,29 +40,16 @@ _ENDPOINT_STATUS = {401, 403, 404, 405, 407, 408, 410, 425, 429}
 _FILE_STATUS = {409, 413, 415, 422}
 
 
-class DeliveryFailed(DocoraError):
-    """The endpoint cannot be told anything now."""
-
-    code = "delivery-failed"
-    retriable = True
-
-    def __init__(self, answer: Answer, *, accepted_some: bool, made_progress: bool) -> None:
-        super().__init__(answer.error)
-        self.answer = answer
-        self.accepted_some = accepted_some
-        self.made_progress = made_progress
+class WatchGone(Exception):
+    """The app stopped watching while the run was under way."""
 
 
-class WatchGone(DocoraError):
-    """The app stopped watching while it was being told."""
+class Outdated(Exception):
+    """Somebody asked for something else meanwhile: compare again."""
 
 
-class Outdated(DocoraError):
-    """Somebody asked for something else meanwhile: look anew."""
-
-
-class TakesLong(DocoraError):
-    """One file is more than the fast lane has time for."""
+class TakesLong(Exception):
+    """One file needs more time than the fast lane has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +65,7 @@ class _Outcome:
 
     @property
     def accepted(self) -> bool:
-        """Who does not have the file that it is to delete has done so."""
+        """404 to a delete counts as accepted: the app does not have the file."""
         is_gone = self.answer.status == 404 and self.message.change.event is Event.DELETE
         return self.answer.accepted or is_gone
 
@@ -118,11 +105,16 @@ class _Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What came of a run: whether the app now has everything, and how its endpoint answered."""
+    """What came of a run: whether the app now has everything, and how its endpoint answered.
+
+    `failure` is the answer that stopped the run. What was answered before it is recorded all the same.
+    """
 
     everything: bool
     accepted_some: bool
+    made_progress: bool
     slowest: float
+    failure: Answer | None
 
 
 class Run:
@@ -156,7 +148,6 @@ class Run:
         self._failure: Answer | None = None
 
     def tell_all(self) -> Told:
-        """Raises DeliveryFailed when the endpoint fails; what was answered until then is recorded all the same."""
         everything = True
         try:
             for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
@@ -168,11 +159,15 @@ class Run:
         except CloneDamaged:
             self._settle()
             raise
-        if self._failure:
-            raise DeliveryFailed(self._failure, accepted_some=self._accepted_some, made_progress=self._made_progress)
-        if self._refused:
+        if self._refused and not self._failure:
             self._record(park_all=True)
-        return Told(everything=everything, accepted_some=self._accepted_some, slowest=self._slowest)
+        return Told(
+            everything=everything,
+            accepted_some=self._accepted_some,
+            made_progress=self._made_progress,
+            slowest=self._slowest,
+            failure=self._failure,
+        )
 
     def _tell_each(self, changes: Iterator[Change]) -> bool:
         """Changes of one event; False when time is up and some are left."""

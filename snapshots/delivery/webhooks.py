@@ -22,6 +22,7 @@ from repositories.base import network
 from repositories.errors import ForbiddenAddress
 from repositories.models import App
 from snapshots.delivery.signing import Signer
+from snapshots.models import is_accepted
 
 _KEPT = 2048
 # A longer answer costs its connection; up to here it is read off, so that the connection can be used again.
@@ -61,7 +62,7 @@ class Answer:
 
     @property
     def accepted(self) -> bool:
-        return self.status is not None and 200 <= self.status < 300
+        return is_accepted(self.status)
 
     @property
     def is_refusal(self) -> bool:
@@ -218,7 +219,7 @@ class WebhookClient(Generic[M]):
                 return Answer(
                     status=response.status,
                     error=_complaint(response),
-                    error_class="" if 200 <= response.status < 300 else "status",
+                    error_class="" if is_accepted(response.status) else "status",
                     milliseconds=took(),
                     text=text,
                     retry_after=_seconds(response.headers.get("Retry-After", "")),
@@ -252,7 +253,7 @@ async def _beginning(content: aiohttp.StreamReader) -> str:
 
 
 def _complaint(response: aiohttp.ClientResponse) -> str:
-    if 200 <= response.status < 300:
+    if is_accepted(response.status):
         return ""
     hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
     return _clean(f"{response.status} {response.reason}{hint}")

@@ -11,6 +11,7 @@ from django.test import Client, RequestFactory
 from docora.api import rate_limit
 from docora.api.client_address import client_address
 from repositories.base import connections
+from repositories.errors import RateLimited
 from tests.support.api import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +36,7 @@ def test_the_allowance_comes_back_with_time(settings: Any, valkey: redis.Redis) 
     settings.ADDRESS_RATE = 2
     for _ in range(2):
         rate_limit.spend_for_address("192.0.2.1")
-    with pytest.raises(rate_limit.RateLimited):
+    with pytest.raises(RateLimited):
         rate_limit.spend_for_address("192.0.2.1")
     (key,) = valkey.keys("docora:rate:*")
     valkey.hincrbyfloat(key, "at", -31)
@@ -75,7 +76,7 @@ def test_an_ipv6_client_has_one_allowance_for_all_of_its_addresses(settings: Any
     settings.ADDRESS_RATE = 2
     rate_limit.spend_for_address("2001:db8::1")
     rate_limit.spend_for_address("2001:db8::2")
-    with pytest.raises(rate_limit.RateLimited):
+    with pytest.raises(RateLimited):
         rate_limit.spend_for_address("2001:db8::3")
     rate_limit.spend_for_address("2001:db8:0:1::1")
 

@@ -16,6 +16,7 @@ from docora.console.roles import OPERATOR
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
+from repositories.errors import NotWatched
 from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
@@ -322,7 +323,7 @@ def test_a_cancelled_run_leaves_the_rest_alone(operator: Client, watch: Watch, a
 
 def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: list[Watch]) -> None:
-        raise watches.NotWatched
+        raise NotWatched
 
     monkeypatch.setitem(bulk.VERBS, "retry", bulk.Verb(label="Retry", model=Watch, related=(), run=refuse))
     answer = operator.post(

@@ -11,9 +11,9 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import accounts, watches
 from repositories.base import queue
+from repositories.errors import AppGone, NotWatched
 from repositories.git import clones
 from repositories.models import App, Repository, Watch
-from repositories.watches import AppGone, NotWatched
 from snapshots.models import Delivered, Delivery, File
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,10 +10,10 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from docora.demo.githost import HostedRepository
-from repositories import watches
+from repositories import timing, watches
 from repositories.base import queue
 from repositories.models import App, Repository, Watch, WatchStatus
-from snapshots import schedule
+from snapshots import manifest, schedule
 from snapshots.models import Snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,7 +69,7 @@ def pause_after(quiet: timedelta, repository: Repository) -> float:
     Snapshot.objects.create(
         repository=repository, sequence=1, commit_sha="1" * 40, files=0, bytes=0, taken_at=timezone.now() - quiet
     )
-    schedule.plan_next_look(repository)
+    timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     planned = Repository.objects.get(pk=repository.pk)
     assert planned.last_checked_at
     return (planned.next_check_at - planned.last_checked_at).total_seconds()
@@ -83,7 +83,7 @@ def test_a_repository_that_changes_is_looked_at_more_often(many: list[Repository
 
 def test_looks_are_spread_by_chance(many: list[Repository]) -> None:
     for repository in many:
-        schedule.plan_next_look(repository)
+        timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     assert Repository.objects.values("next_check_at").distinct().count() > 25
 
 

@@ -8,13 +8,14 @@ from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from repositories import circuit
 from repositories.errors import InvalidUrl
 from repositories.git.clones import Listener
 from repositories.git.urls import RemoteUrl
 from repositories.management.lock_errors import explaining_lock_errors
 from repositories.management.redis_errors import check_redis
 from repositories.models import Repository
-from repositories.watches import ask_for_snapshot, end_pause
+from repositories.watches import ask_for_snapshot
 from snapshots import look
 from snapshots.models import Snapshot
 
@@ -34,7 +35,7 @@ class Command(BaseCommand):
         found = _find(repository, ref)
         if wait:
             with explaining_lock_errors():
-                end_pause(found)
+                circuit.skip_cooldown(found)
                 self._take(found)
         else:
             check_redis()

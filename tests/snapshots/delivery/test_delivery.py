@@ -232,7 +232,7 @@ def test_a_second_run_leaves_and_the_first_looks_again(
         work()
         assert "Left acme/handbook to the run" in caplog.text
         assert alice.requests == []
-    tell._look_again(watch)
+    tell._rerun_after_current(watch)
     work()
     assert alice.files[watch.repository.public_id] == remote.files()
 

@@ -1,0 +1,91 @@
+"""Every message to the workers: the function by its dotted name, the queue, the job's id and its time-out.
+
+By dotted name, because what works on a message may be in a room above this one.
+"""
+
+from django.conf import settings
+
+from repositories.base import queue
+
+# The slow lane has the time for one file of a gibibyte in pieces that take seconds each.
+_DELIVERY_TIMEOUT = 6 * 3600
+_RECONCILE_TIMEOUT = 6 * 3600
+_SHORT = 60
+
+
+def snapshot_job(repository_id: int) -> str:
+    return f"snapshot-{repository_id}"
+
+
+def delivery_job(watch_id: int) -> str:
+    return f"deliver-{watch_id}"
+
+
+def take_snapshot(repository_id: int, *, planned: bool) -> None:
+    """A look that somebody waits for comes before those that the scheduler plans."""
+    queue.enqueue(
+        queue.SNAPSHOTS,
+        "snapshots.jobs.take_snapshot",
+        repository_id,
+        job_id=snapshot_job(repository_id),
+        timeout=2 * settings.GIT_TIMEOUT,
+        first=not planned,
+    )
+
+
+def measure(sealed_question: str, *, name: str) -> None:
+    queue.enqueue(
+        queue.SNAPSHOTS,
+        "snapshots.jobs.measure",
+        sealed_question,
+        job_id=f"measure-{name}",
+        timeout=2 * settings.GIT_TIMEOUT,
+    )
+
+
+def purge_clone(clone_key: str, *, repository_id: int) -> None:
+    queue.enqueue(
+        queue.SNAPSHOTS,
+        "repositories.jobs.purge_clone",
+        clone_key,
+        job_id=f"purge-{repository_id}",
+        timeout=settings.GIT_TIMEOUT,
+    )
+
+
+def reconcile() -> None:
+    queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.reconcile_all", None, job_id="reconcile", timeout=_RECONCILE_TIMEOUT)
+
+
+def deliver(watch_id: int, *, lane: str) -> None:
+    job_id = delivery_job(watch_id)
+    queue.enqueue(lane, "snapshots.jobs.deliver", watch_id, job_id=job_id, timeout=_DELIVERY_TIMEOUT)
+
+
+def send_notice(kind: str, watch_id: int, *, lane: str) -> None:
+    job_id = f"notice-{kind}-{watch_id}"
+    queue.enqueue(lane, "snapshots.jobs.send_notice", [kind, watch_id], job_id=job_id, timeout=5 * _SHORT)
+
+
+def announce_failure(repository_id: int) -> None:
+    _announce("announce_failure", f"failure-{repository_id}", repository_id)
+
+
+def announce_recovery(repository_id: int) -> None:
+    _announce("announce_recovery", f"recovery-{repository_id}", repository_id)
+
+
+def announce_refusal(watch_id: int) -> None:
+    _announce("announce_refusal", f"refusal-{watch_id}", watch_id)
+
+
+def resume_app(app_id: int) -> None:
+    _announce("resume_app", f"resume-app-{app_id}", app_id)
+
+
+def mail_disabled(app_id: int) -> None:
+    _announce("mail_disabled", f"mail-disabled-{app_id}", app_id)
+
+
+def _announce(function: str, job_id: str, subject: int) -> None:
+    queue.enqueue(queue.DELIVERIES, f"snapshots.jobs.{function}", subject, job_id=job_id, timeout=_SHORT)

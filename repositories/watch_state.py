@@ -1,0 +1,109 @@
+"""The state of a watch. Each transition is a function here; no other module writes `status`.
+
+    pending_snapshot --begin--> scanning --complete--> synced
+       ^                           |
+       |<------- put_back ---------|   the worker stopped for a while, or died
+       |<------- put_off ----------|   a failed attempt; `failed` after MAX_RETRY_ATTEMPTS of them
+       |
+       start_over                      from any state: a new token, an enabled app, something to tell again
+
+`failed` is not final: the next success makes it `synced`. A watch whose own token is refused stays `failed` until the
+token is accepted again.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from repositories.errors import AccessDenied, DocoraError, EndpointDisabled, sentence_for
+from repositories.models import Watch, WatchStatus
+
+_NO_FAILURE: dict[str, Any] = {"retry_count": 0, "retry_at": None, "last_error_code": "", "last_error": ""}
+_SYNCED: dict[str, Any] = _NO_FAILURE | {"status": WatchStatus.SYNCED}
+
+
+def start_over(watches: QuerySet[Watch], **changes: Any) -> int:
+    """All attempts again, and no error; returns how many watches there were."""
+    return watches.update(**_NO_FAILURE, status=WatchStatus.PENDING, **changes)
+
+
+def begin(watches: QuerySet[Watch]) -> None:
+    """A worker is fetching or delivering for the watches that waited for it."""
+    watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
+
+
+def begin_delivery(watch: Watch) -> None:
+    """Also from `failed` and `synced`: something new is being delivered."""
+    if watch.status != WatchStatus.SCANNING:
+        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING)
+
+
+def put_back(watches: QuerySet[Watch]) -> int:
+    """No worker is at it any more; returns how many watches this is true of."""
+    return watches.filter(status=WatchStatus.SCANNING).update(status=WatchStatus.PENDING)
+
+
+def complete(watch: Watch, *, sequence: int, commit_sha: str) -> None:
+    """The app has everything of this snapshot, unless the generation says that somebody has asked for more."""
+    Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
+        **_SYNCED, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
+    )
+
+
+def settle(watches: QuerySet[Watch], *, is_empty: bool = False) -> None:
+    """Watches that lack nothing are synced, whatever failed in between. An empty repository has nothing to lack."""
+    lacking_nothing = Q(synced_sequence=F("repository__sequence"), access_denied_at=None)
+    if not is_empty:
+        lacking_nothing &= Q(synced_sequence__gt=0)
+    settled = watches.exclude(status=WatchStatus.SYNCED).filter(lacking_nothing)
+    if settled.exists():  # a reader waits for nobody, a writer may
+        settled.update(**_SYNCED)
+
+
+def put_off(watch: Watch, error: DocoraError, *, attempts: int, until: datetime) -> None:
+    """An attempt to deliver failed; the next one is not before `until`."""
+    Watch.objects.filter(pk=watch.pk).update(
+        status=_after(attempts),
+        retry_count=attempts,
+        retry_at=until,
+        last_error_code=error.code,
+        last_error=str(error),
+    )
+
+
+def note_repository_failure(watches: QuerySet[Watch], error: DocoraError, *, failures: int) -> None:
+    """Every watch of a repository that cannot be read shows why; one whose own token is refused keeps its reason."""
+    watches.filter(access_denied_at=None).update(
+        status=_after(failures) if error.retriable else WatchStatus.FAILED,
+        retry_count=failures,
+        last_error_code=error.code,
+        last_error=sentence_for(error.code),
+    )
+
+
+def refuse(watch: Watch, error: AccessDenied) -> bool:
+    """The remote refuses the watch's token; True if it did not do so before."""
+    # Not if the token was changed, or accepted, while the host was being asked.
+    rows = Watch.objects.filter(pk=watch.pk, access_proven_at=watch.access_proven_at)
+    reason = {"status": WatchStatus.FAILED, "last_error_code": error.code, "last_error": str(error)}
+    if rows.filter(access_denied_at=None).update(access_denied_at=timezone.now(), **reason):
+        return True
+    rows.update(**reason)
+    return False
+
+
+def disable(watches: QuerySet[Watch], reason: str) -> None:
+    """The app is disabled; a delivery under way stops at its next answer, because the generation has changed."""
+    watches.update(
+        status=WatchStatus.FAILED,
+        last_error_code=EndpointDisabled.code,
+        last_error=reason,
+        generation=F("generation") + 1,
+    )
+
+
+def _after(attempts: int) -> WatchStatus:
+    return WatchStatus.PENDING if attempts < settings.MAX_RETRY_ATTEMPTS else WatchStatus.FAILED
