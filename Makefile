@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+DATABASES ?= sqlite postgresql
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 export PORT
 
@@ -33,8 +34,7 @@ demo: $(VENV)/.runtime ## the whole story in a terminal, by itself, in under a m
 	@$(BIN)/python manage.py demo
 
 test: $(VENV)/.dev ## the whole test suite, on SQLite and on PostgreSQL
-	TEST_DATABASE=sqlite $(PYTEST)
-	TEST_DATABASE=postgresql $(PYTEST)
+	@for database in $(DATABASES); do echo "On $$database:"; TEST_DATABASE=$$database $(PYTEST) || exit 1; done
 
 check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements
 	$(BIN)/ruff check .

@@ -28,13 +28,7 @@ _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, only the tests that touch the database: the others have run on SQLite.
-
-    Tests of real processes share few cores with each other, so what fails there for want of time is tried again.
-    """
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+    """On PostgreSQL, only the tests that touch the database: the others have run on SQLite."""
     if os.environ.get("TEST_DATABASE") != "postgresql":
         return
     kept = [item for item in items if _touches_the_database(item)]
@@ -43,6 +37,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if path := os.environ.get("DOCORA_TEST_FAILURES"):
+        failed = terminalreporter.getreports("failed") + terminalreporter.getreports("error")
+        lines = (f"{'slow' if 'slow' in report.keywords else 'quick'} {report.nodeid}\n" for report in failed)
+        Path(path).write_text("".join(lines))
     if find_chromium() is None:
         terminalreporter.write_line("No Chromium found: the tests in a browser were skipped.")
 

@@ -26,6 +26,8 @@ from repositories.errors import Holder
 log = logging.getLogger("docora.repo_lock")
 
 _LEFTOVER_AGE = 3600
+_POLL = 0.01
+KILLED_GIT_ENDS_WITHIN = 2.0
 
 
 def folder() -> Path:
@@ -75,9 +77,9 @@ def _is_inherited_flock(descriptor: Path) -> bool:
     return "lock" in fields and not int(fields["flags"], 8) & os.O_CLOEXEC
 
 
-def tidy(path: Path) -> None:
+def tidy(path: Path, *, patience: float) -> None:
     """Remove the lock file, and those that earlier holders had to leave to a child that outlived them."""
-    remove_if_free(path)
+    remove_when_free(path, patience=patience)
     long_ago = time.time() - _LEFTOVER_AGE
     with contextlib.suppress(OSError):
         for other in path.parent.iterdir():
@@ -85,13 +87,26 @@ def tidy(path: Path) -> None:
                 remove_if_free(other)
 
 
-def remove_if_free(path: Path) -> None:
-    """Unlink the lock file unless somebody holds its flock; what cannot be removed now is removed later."""
+def remove_when_free(path: Path, *, patience: float) -> None:
+    """Unlink the lock file as soon as nobody holds its flock; after `patience` seconds leave it to `tidy`.
+
+    A killed git has helpers that inherited the flock too (git-remote-http, index-pack). The kernel ends them a
+    moment after the git that the worker waited for.
+    """
+    deadline = time.monotonic() + patience
+    while not remove_if_free(path) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+
+
+def remove_if_free(path: Path) -> bool:
+    """Unlink the lock file; False if somebody holds its flock, so that it must stay."""
     with contextlib.suppress(OSError):
         fd = _take(path)
-        if fd is not None:
-            path.unlink()
-            os.close(fd)
+        if fd is None:
+            return False
+        path.unlink()
+        os.close(fd)
+    return True
 
 
 def _take(path: Path, create: int = 0) -> int | None:

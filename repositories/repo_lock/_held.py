@@ -83,4 +83,5 @@ class HeldLock:
     def remove_flock(self) -> None:
         """Before the lock is given on, so that the next holder does not meet the one who tidies up."""
         if self._flock_file:
-            flock.tidy(self._flock_file)
+            # After a loss the flock may be the next holder's, who removes the file.
+            flock.tidy(self._flock_file, patience=0 if self.lost else flock.KILLED_GIT_ENDS_WITHIN)

@@ -23,8 +23,11 @@ from rq.serializers import JSONSerializer
 from docora.processes.worker import Worker
 from repositories.base import connections
 from repositories.repo_lock import LockLostError, LockTimeoutError, lock_status, repo_lock
+from repositories.repo_lock._server import LockServer, Names, new_token
 
 KEY = "owner/repo"
+LOCK = "docora:repo-lock:{owner/repo}"
+LogLines = Callable[[int], list[str]]
 _FORK = multiprocessing.get_context("fork")
 _GIT = 'end=$(($(date +%s%N) + $2)); while [ $(date +%s%N) -lt $end ]; do echo "$1 $$" >> "$3"; sleep 0.01; done'
 
@@ -123,6 +126,24 @@ def waiters() -> tuple[str, ...]:
             if status.key == KEY:
                 return status.waiters
     return ()
+
+
+def is_held(key: str = KEY) -> bool:
+    return any(status.key == key for status in lock_status())
+
+
+def hold_briefly(job_id: str, order: list[str], wait: float = 10) -> int:
+    """Take the lock, note it in `order`, give it back; returns the fence."""
+    with repo_lock(KEY, job_id=job_id, wait=wait) as held:
+        order.append(job_id)
+        return held.fence
+
+
+def take_without_renewing(job_id: str, ttl: float = 60) -> str:
+    """Hold the lock as a process does that has just died; returns its token."""
+    token = new_token(job_id)
+    LockServer(timeout=2).acquire(Names(KEY), token, ttl=ttl, wait=0)
+    return token
 
 
 @contextlib.contextmanager

@@ -29,11 +29,11 @@ PATIENCE = 60.0
 READY = "Ctrl-C stops all of it."
 
 
-def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], object], what: str = "it happens", patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ import pytest
 from pytest_django import Settings
 
 from repositories.errors import Holder
-from repositories.repo_lock import HeldLock, LockTimeoutError, repo_lock
+from repositories.repo_lock import HeldLock, LockLostError, LockTimeoutError, lock_status, release_after_kill, repo_lock
 from repositories.repo_lock import _flock as flock
 
 KEY = "owner/repo"
@@ -23,6 +23,12 @@ def repos(settings: Settings, tmp_path: Path) -> Path:
     settings.REPOS_BASE_PATH = tmp_path
     settings.REPO_LOCK_WAIT = 4
     return tmp_path
+
+
+@pytest.fixture
+def like_a_killed_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the `with` does not wait for the child, as if the holder had been killed."""
+    monkeypatch.setattr(flock, "KILLED_GIT_ENDS_WITHIN", 0.0)
 
 
 def start_child(held: HeldLock, *command: str) -> "subprocess.Popen[bytes]":
@@ -53,7 +59,27 @@ def test_only_the_child_keeps_the_flock_and_the_release_removes_the_file(repos: 
     assert list((repos / ".locks").iterdir()) == []
 
 
+def test_the_release_waits_for_a_killed_childs_last_moment(repos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A git's helpers inherit the flock too, and end a moment after the git that was waited for."""
+    monkeypatch.setattr(flock, "KILLED_GIT_ENDS_WITHIN", 60.0)
+    with repo_lock(KEY, job_id="42") as held:
+        helper = start_child(held, "sleep", "0.2")
+    assert list((repos / ".locks").iterdir()) == []
+    assert helper.wait() == 0
+
+
+def test_a_killed_process_leaves_no_lock_file(repos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flock, "KILLED_GIT_ENDS_WITHIN", 60.0)
+    with pytest.raises(LockLostError), repo_lock(KEY, job_id="killed") as held:
+        orphan = start_child(held, "sh", "-c", "sleep 600 & wait")
+        release_after_kill("killed", os.getpid())
+        assert list((repos / ".locks").iterdir()) == []
+        assert lock_status() == []
+    assert orphan.wait() == -signal.SIGKILL
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("like_a_killed_holder")
 def test_the_next_holder_waits_for_the_orphan_of_the_one_before(repos: Path) -> None:
     with repo_lock(KEY, job_id="killed") as held:
         orphan = start_child(held, "sleep", "1")
@@ -64,15 +90,16 @@ def test_the_next_holder_waits_for_the_orphan_of_the_one_before(repos: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("like_a_killed_holder")
 def test_an_orphan_that_does_not_end_is_ended(settings: Settings) -> None:
-    settings.REPO_LOCK_WAIT = 1
+    settings.REPO_LOCK_WAIT = 3
     with repo_lock(KEY, job_id="killed") as held:
         orphan = start_child(held, "sh", "-c", "sleep 60 & wait")
     with repo_lock(KEY, job_id="next") as held, held.inherit():
-        assert orphan.wait(timeout=5) == -signal.SIGKILL
+        assert orphan.wait(timeout=30) == -signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("like_a_killed_holder")
 def test_a_worker_that_stands_in_the_way_is_named_and_not_killed(settings: Settings) -> None:
     settings.REPO_LOCK_WAIT = 0.4
     in_the_way = flock.take(flock.path_of(KEY), ME)
@@ -84,6 +111,7 @@ def test_a_worker_that_stands_in_the_way_is_named_and_not_killed(settings: Setti
     os.close(in_the_way)
 
 
+@pytest.mark.usefixtures("like_a_killed_holder")
 def test_a_file_left_to_an_orphan_is_removed_by_a_later_holder_of_another_lock(repos: Path) -> None:
     with repo_lock(KEY, job_id="killed") as held:
         orphan = start_child(held, "sleep", "60")
@@ -116,21 +144,21 @@ def test_processes_that_take_and_remove_the_file_never_hold_two_of_it(repos: Pat
     children = [_fork(_take_and_remove_many_times, journal) for _ in range(4)]
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
     notes = journal.read_text().split()
-    assert len(notes) > 100
+    assert len(notes) == 4 * 2 * 100
     assert notes[::2] == notes[1::2]
     assert list((repos / ".locks").iterdir()) == []
 
 
 def _take_and_remove_many_times(journal: Path) -> None:
-    path, end = flock.path_of(KEY), time.monotonic() + 1
+    path = flock.path_of(KEY)
     with journal.open("a", buffering=1) as notes:
-        while time.monotonic() < end:
-            fd = flock.take(path, ME)
-            if fd is not None:
-                notes.write(f"{os.getpid()}\n")
-                notes.write(f"{os.getpid()}\n")
-                os.close(fd)
-                flock.remove_if_free(path)
+        for _ in range(100):
+            while (fd := flock.take(path, ME)) is None:
+                time.sleep(0)
+            notes.write(f"{os.getpid()}\n")
+            notes.write(f"{os.getpid()}\n")
+            os.close(fd)
+            flock.remove_if_free(path)
 
 
 def _fork(function: Callable[[Path], None], journal: Path) -> int:

@@ -168,6 +168,23 @@ def test_a_resync_in_the_middle_of_a_run_is_not_lost(
     assert watch.status == WatchStatus.SYNCED
 
 
+def test_an_answer_that_belongs_to_the_time_before_a_resync_does_not_count(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    """The request was under way when the resync was asked for, so that file is told once more."""
+    remote.commit({"README.md": "changed"})
+    alice.requests.clear()
+
+    def resync_once(_: object) -> None:
+        alice.on_request = lambda _: None
+        beside(lambda: redelivery.resync(watch))
+
+    alice.on_request = resync_once
+    snapshot(watch.repository, work)
+    told = [request.path for request in alice.requests]
+    assert told == ["README.md", *sorted(remote.files())]
+
+
 def test_parked_files_are_visible_and_can_be_tried_again(
     watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
