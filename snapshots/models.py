@@ -150,6 +150,8 @@ class Delivery(models.Model):
 
     class Meta:
         verbose_name_plural = "deliveries"
+        # Not "view_…": the role that may see every row must not see what private files contain.
+        permissions = [("read_content", "Can read the contents of files that were delivered")]
         indexes = [
             models.Index(fields=["attempted_at"], name="delivery_attempted"),
             models.Index(fields=["watch", "-attempted_at"], name="delivery_watch_attempted"),

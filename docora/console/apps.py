@@ -242,7 +242,7 @@ class AppAdmin(ConsoleAdmin):
             ("Bearer token, webhook key", "Shown once when they are made, never again."),
         ]
 
-    def panels(self, app: App) -> dict[str, object]:
+    def panels(self, request: HttpRequest, app: App) -> dict[str, object]:
         watches = app.watches.select_related("repository").order_by("status", "-synced_at")
         return {"watches": watches[:20]}
 

@@ -46,7 +46,7 @@ class ConsoleAdmin(ThemedAdmin):
     """Rows that only the service itself writes: a list, a page of facts, and operations for those who may."""
 
     operations: ClassVar[Sequence[Operation]] = ()
-    # Lookups by which other pages link to this list.
+    # Lookups by which other pages, or the filter of a relation, link to this list.
     linked_by: ClassVar[set[str]] = set()
     change_form_template = "docora/console/detail.html"
     list_per_page = 50
@@ -61,7 +61,7 @@ class ConsoleAdmin(ThemedAdmin):
         """
         raise NotImplementedError(f"{type(self).__name__} has to say what its page shows")
 
-    def panels(self, obj: Any) -> dict[str, object]:
+    def panels(self, request: HttpRequest, obj: Any) -> dict[str, object]:
         """What the row's own template shows below the facts."""
         return {}
 
@@ -81,7 +81,13 @@ class ConsoleAdmin(ThemedAdmin):
         return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        return lookup in self.linked_by or super().lookup_allowed(lookup, value, request)
+        """Only what a filter or a link of ours asks for.
+
+        Django allows every lookup on the model's own columns, so `?bearer_hash__startswith=` would tell a hash letter
+        by letter.
+        """
+        filters = {getattr(name, "parameter_name", f"{name}__exact") for name in self.get_list_filter(request)}
+        return lookup in self.linked_by | filters
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         response = super().changelist_view(request, extra_context)
@@ -98,7 +104,9 @@ class ConsoleAdmin(ThemedAdmin):
         if obj := context.get("original"):
             buttons = [(operation, url_of(operation, obj)) for operation in allowed_on(self, request, obj)]
             facts = [(name, value) for name, value in self.facts(obj) if value != NOTHING]
-            context.update(facts=facts, buttons=buttons, subtitle=None, title=title_of(obj), **self.panels(obj))
+            context.update(
+                facts=facts, buttons=buttons, subtitle=None, title=title_of(obj), **self.panels(request, obj)
+            )
         return response
 
     def get_urls(self) -> list[URLPattern]:

@@ -19,6 +19,7 @@ from snapshots.changes import Event
 from snapshots.delivery import notices, redelivery
 from snapshots.models import ACCEPTED, Delivery
 
+READ_CONTENT = "snapshots.read_content"
 _SEARCHED = 50_000
 _WINDOWS = {"hour": timedelta(hours=1), "week": timedelta(days=7), "all": None}
 
@@ -127,11 +128,11 @@ class DeliveryAdmin(OfAWatchAdmin):
             ("Message id", code(delivery.message_id)),
         ]
 
-    def panels(self, delivery: Delivery) -> dict[str, object]:
+    def panels(self, request: HttpRequest, delivery: Delivery) -> dict[str, object]:
         others = Delivery.objects.filter(watch=delivery.watch_id, message_id=delivery.message_id)
         return {
             "headers": bodies.headers_of(delivery),
-            "body": bodies.rebuilt(delivery),
+            "body": bodies.rebuilt(delivery) if request.user.has_perm(READ_CONTENT) else None,
             "attempts": others.exclude(pk=delivery.pk).order_by("-attempted_at")[:10],
         }
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count, F, Q
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -155,7 +156,7 @@ class RepositoryAdmin(ConsoleAdmin):
             ("Visibility", "private" if repository.is_private else "public"),
         ]
 
-    def panels(self, repository: Repository) -> dict[str, object]:
+    def panels(self, request: HttpRequest, repository: Repository) -> dict[str, object]:
         newest = repository.snapshots.order_by("-sequence")[:10]
         return {
             "snapshots": [(snapshot, commit_link(repository, snapshot.commit_sha)) for snapshot in newest],

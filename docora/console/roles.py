@@ -1,6 +1,7 @@
-"""Who may do what in the admin: a superuser everything, an operator everything but users, a viewer nothing but look.
+"""The roles of the admin.
 
-The groups are made again after every migration, so that a new model belongs to them at once.
+A superuser may do everything, an operator everything but users. A viewer sees every page, but no contents of files,
+and changes nothing. The groups get their permissions after every migration, so that new models are in them at once.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ _OPERATE = _LOOK | Q(content_type__app_label__in=[*_ROOMS, "django_rq"])
 
 
 def make_roles(sender: AppConfig, using: str, **_: Any) -> None:
-    """A receiver of post_migrate, which comes once for each app; the last room's turn is soon enough for all."""
+    """Receives post_migrate, which is sent once per app; the last app's turn is soon enough for all."""
     if sender.label != "django_rq" or Group._meta.db_table not in connections[using].introspection.table_names():
         return
     create_permissions(apps.get_app_config("django_rq"), using=using, verbosity=0)

@@ -1,6 +1,7 @@
 """Snapshots: what a repository contained at each commit, and how it differed from the one before."""
 
 from django.contrib import admin
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact
@@ -53,7 +54,7 @@ class SnapshotAdmin(ConsoleAdmin):
             ("Taken", ago(snapshot.taken_at)),
         ]
 
-    def panels(self, snapshot: Snapshot) -> dict[str, object]:
+    def panels(self, request: HttpRequest, snapshot: Snapshot) -> dict[str, object]:
         """The paths that this snapshot brought or took away; a renewed one is in both."""
         versions = FileVersion.objects.filter(repository=snapshot.repository_id).select_related("file")
         written = list(versions.filter(since=snapshot.sequence).order_by("pk")[:_SHOWN])

@@ -54,6 +54,7 @@ class LogEntryAdmin(ConsoleAdmin):
     list_display = ["done", "user", "what", "action"]
     list_select_related = ["user", "content_type"]
     list_filter = ["user", "action_flag"]
+    linked_by = {"user__id__exact"}
     search_fields = ["object_repr", "change_message"]
     search_help_text = "What it was done to, or what was done"
     ordering = ["-pk"]

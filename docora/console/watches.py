@@ -189,7 +189,7 @@ class WatchAdmin(ConsoleAdmin):
             ("Watching", ago(watch.created_at)),
         ]
 
-    def panels(self, watch: Watch) -> dict[str, object]:
+    def panels(self, request: HttpRequest, watch: Watch) -> dict[str, object]:
         return {
             "parked": watch.parked.select_related("file").order_by("-parked_at")[:20],
             "deliveries": watch.deliveries.order_by("-attempted_at")[:10],

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
+from docora.console.roles import OPERATOR, VIEWER
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import watches
@@ -106,6 +107,18 @@ def test_a_delivery_shows_its_request_rebuilt_from_git(admin: Client, private_wa
     assert f"{private_watch.app.base_url}/create" in page
     assert delivery.message_id in page
     assert "&quot;content&quot;: &quot;one&quot;" in page
+
+
+@pytest.mark.parametrize(("role", "is_shown"), [(OPERATOR, True), (VIEWER, False)])
+def test_a_viewer_sees_the_delivery_but_not_what_the_file_contains(
+    client: Client, private_watch: Watch, role: str, is_shown: bool
+) -> None:
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    client.force_login(user)
+    page = page_of(client, Delivery.objects.get(path="plan.md"))
+    assert "plan.md" in page
+    assert ("&quot;content&quot;: &quot;one&quot;" in page) == is_shown
 
 
 def test_a_refused_delivery_shows_the_answer(admin: Client, private_watch: Watch) -> None:
