@@ -33,7 +33,7 @@ def ask(remote: Remote, *patterns: str) -> tuple[RemoteUrl, bytes]:
 
 def _list_refs(remote: Remote, patterns: Sequence[str], **environment: str) -> bytes:
     arguments = ["ls-remote", "--symref", "--", str(remote.url), *patterns]
-    asking = Command(arguments, folder=Path("/"), timeout=settings.GIT_ASK_TIMEOUT, remote=remote)
+    asking = Command(arguments, folder=Path("/"), timeout=settings.GIT_ASK_TIMEOUT, remote=remote, in_clone=False)
     return run(replace(asking, more_environment=environment))
 
 
@@ -96,9 +96,9 @@ def read(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
 @contextlib.contextmanager
 def open_process(folder: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """A local reading command to talk with: its input and its output."""
-    with child(Command(arguments, folder=folder, timeout=0), quiet=True) as process:
-        answers = pipe_of(process.stdout)
+    with child(Command(arguments, folder=folder, timeout=0)) as git:
+        answers = pipe_of(git.process.stdout)
         if hasattr(fcntl, "F_SETPIPE_SZ"):  # git goes on inflating while we hash
             with contextlib.suppress(OSError):
                 fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-        yield pipe_of(process.stdin), answers
+        yield pipe_of(git.process.stdin), answers

@@ -2,18 +2,16 @@
 
 import base64
 import os
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.conf import settings
 
-from repositories.base import network
+from repositories.base import network, redaction
 from repositories.git.urls import RemoteUrl
 
-# What a parent's environment may say to git (GIT_DIR, GIT_TRACE_CURL, …) must not reach our git.
-for _name in [name for name in os.environ if name.startswith("GIT_") and not name.startswith("GIT_PYTHON_")]:
-    del os.environ[_name]
-
+# What git may see of this process's environment: to be found, and to find its libraries and certificates.
+_PASSED_ON = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE"}
 _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -86,11 +84,13 @@ class Remote:
         return self if url == self.url else Remote(url=url, token=self.token if url.base == self.url.base else "")
 
     def redact(self, text: str) -> str:
-        """No token, no header and no URL with credentials, whatever git chose to print."""
-        if self.token:
-            text = text.replace(self.token, "[token]")
-        text = re.sub(r"(?i)authorization:\s*\S+\s*\S*", "[authorization]", text)
-        return re.sub(r"://[^/\s@]+@", "://", text)
+        """What git printed, and with it what the host said, without this remote's token."""
+        return redaction.redact(text, self.token)
+
+
+def blank(environment: Mapping[str, str]) -> dict[str, str]:
+    """Empty values for all other variables of this process: GitPython starts git with a copy of every one of them."""
+    return {name: "" for name in os.environ if name not in _PASSED_ON and name not in environment}
 
 
 def _environment(config: dict[str, str]) -> dict[str, str]:

@@ -4,16 +4,18 @@ import contextlib
 import os
 import re
 import resource
+import selectors
 import signal
 import subprocess
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from git import Git
+from git.exc import GitCommandNotFound
 
 from repositories.errors import (
     AccessDenied,
@@ -24,9 +26,19 @@ from repositories.errors import (
     HostUnavailable,
     Moved,
     RefNotFound,
+    TooLarge,
 )
+from repositories.git import _environment
 from repositories.git._environment import LOCAL, Remote
 from repositories.repo_lock import HeldLock
+
+# The first argument names variables that git must not see. An empty value would not do: it means something to git.
+_START = 'unset $1; shift; exec git "$@"'
+_NOT_STARTED = {126, 127}
+_LONGEST_OUTPUT = 1 << 23
+# Of what git says, and so of what a host says through it, so many last bytes are looked at, and so much of a line.
+_LONGEST_WORDS = 1 << 16
+_LONGEST_LINE = 1000
 
 Listener = Callable[[int, int], None]
 
@@ -44,84 +56,140 @@ class Command:
     on_progress: Listener | None = None
     largest_file: int = 0
     more_environment: dict[str, str] = field(default_factory=dict)
+    in_clone: bool = True
 
     @property
     def environment(self) -> dict[str, str]:
-        return (self.remote.environment() if self.remote else LOCAL) | self.more_environment
+        """With the clone itself as the repository: git must not look for one in the folders around a damaged clone.
+
+        By the working directory, not by its path: a clone that is renamed while git reads stays readable.
+        """
+        place = {
+            "GIT_DIR": "." if self.in_clone else os.devnull,
+            "GIT_CEILING_DIRECTORIES": str(self.folder.parent),
+        }
+        return (self.remote.environment() if self.remote else LOCAL) | place | self.more_environment
 
     def redact(self, text: str) -> str:
         return self.remote.redact(text) if self.remote else text
 
 
 def run(command: Command) -> bytes:
-    with child(command) as process:
+    with child(command) as git:
         try:
-            output, complaint = _communicate(process, command)
+            output = _read_all(git.process, command)
         except subprocess.TimeoutExpired:
             raise HostUnavailable(f"git {command.arguments[0]} took longer than {command.timeout:g} s.") from None
     if command.held:
         command.held.check()
-    if process.returncode:
-        raise error_of(command, process.returncode, command.redact(complaint.decode(errors="replace").strip()))
+    if git.process.returncode:
+        raise git.error()
     return output
 
 
-def _communicate(process: "subprocess.Popen[bytes]", command: Command) -> tuple[bytes, bytes]:
-    if command.on_progress is None:
-        return process.communicate(command.stdin, timeout=command.timeout)
-    tail: deque[bytes] = deque(maxlen=100)
-    reader = threading.Thread(target=_follow, args=(pipe_of(process.stderr), tail, command.on_progress), daemon=True)
-    reader.start()
-    process.wait(command.timeout)
-    reader.join(timeout=5)
-    return b"", b"\n".join(tail)
+def _read_all(process: "subprocess.Popen[bytes]", command: Command) -> bytes:
+    """What git prints until it ends, unless it prints too much or takes too long."""
+    deadline = time.monotonic() + command.timeout
+    with contextlib.suppress(BrokenPipeError), pipe_of(process.stdin) as stdin:
+        stdin.write(command.stdin)
+    stdout = pipe_of(process.stdout)
+    output = bytearray()
+    with selectors.DefaultSelector() as readable:
+        readable.register(stdout, selectors.EVENT_READ)
+        while readable.select(deadline - time.monotonic()):
+            piece = os.read(stdout.fileno(), 1 << 16)
+            if not piece:
+                process.wait(max(0, deadline - time.monotonic()))
+                return bytes(output)
+            output += piece
+            if len(output) > _LONGEST_OUTPUT:
+                raise TooLarge(f"git {command.arguments[0]} printed more than {_LONGEST_OUTPUT} bytes.")
+    raise subprocess.TimeoutExpired(command.arguments[0], command.timeout)
 
 
 _PROGRESS = re.compile(rb"Receiving objects: +\d+% \((\d+)/(\d+)\)")
 
 
-def _follow(stderr: IO[bytes], tail: "deque[bytes]", on_progress: Listener) -> None:
-    """Git rewrites its progress line with carriage returns; every other line is kept for the error's sake."""
-    rest = b""
-    with contextlib.suppress(ValueError, OSError):
-        while piece := os.read(stderr.fileno(), 1 << 16):
-            *lines, rest = re.split(rb"[\r\n]", rest[-(1 << 16) :] + piece)
-            for line in lines:
-                if found := _PROGRESS.search(line):
-                    on_progress(int(found[1]), int(found[2]))
-                else:
-                    tail.append(line)
-    tail.append(rest)
+class _Words(threading.Thread):
+    """Git's standard error: progress is passed on, the end of the rest is kept for the error's sake.
+
+    Read at all times, because git waits when the pipe is full, and never kept whole: a host may send words without end.
+    """
+
+    def __init__(self, stderr: IO[bytes], on_progress: Listener | None) -> None:
+        super().__init__(name="words of git", daemon=True)
+        self._pipe = os.dup(stderr.fileno())  # ours to close: a grandchild of git may keep the pipe open for longer
+        self._on_progress = on_progress
+        self._kept = b""
+
+    def run(self) -> None:
+        try:
+            while piece := os.read(self._pipe, 1 << 16):
+                if self._on_progress and (found := _PROGRESS.findall(self._kept[-80:] + piece)):
+                    self._on_progress(int(found[-1][0]), int(found[-1][1]))
+                self._kept = (self._kept + piece)[-_LONGEST_WORDS:]
+        finally:
+            os.close(self._pipe)
+
+    def text(self) -> str:
+        """After git has ended."""
+        self.join(timeout=5)
+        return self._kept.decode(errors="replace").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running git, and what it says."""
+
+    command: Command
+    process: "subprocess.Popen[bytes]"
+    words: _Words
+
+    def error(self) -> GitError:
+        """Why git has ended."""
+        return error_of(self.command, self.process.returncode, self.command.redact(self.words.text()))
 
 
 @contextlib.contextmanager
-def child(command: Command, *, quiet: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
+def child(command: Command) -> Iterator[Child]:
     """A git of its own session, which does not outlive this block."""
-    if not command.folder.is_dir():
+    # GitPython would start git somewhere else if it may not be started there.
+    if not os.access(command.folder, os.X_OK):
         raise CloneDamaged("The clone is gone.")
     held = command.held
     with contextlib.ExitStack() as until_started:
         # Only the child keeps the file lock: it is free when git has ended, not when we have.
         inherited = (until_started.enter_context(held.inherit()),) if held else ()
+        process = _start(command, inherited)
+    try:
+        words = _Words(pipe_of(process.stderr), command.on_progress)
+        words.start()
+        _limit_files(process.pid, command.largest_file)
+        with held.guarding(process.pid) if held else contextlib.nullcontext():
+            yield Child(command, process, words)
+    finally:
+        _end(process)
+
+
+def _start(command: Command, inherited: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+    environment = command.environment
+    blank = _environment.blank(environment)
+    unset = " ".join(name for name in blank if name.startswith("GIT_") and name.isidentifier())
+    try:
         handle = Git(command.folder).execute(
-            ["git", *command.arguments],
+            ["/bin/sh", "-c", _START, "git", unset, *command.arguments],
             istream=subprocess.PIPE,
             as_process=True,
-            env=command.environment,
+            env=blank | environment,
             start_new_session=True,
             pass_fds=inherited,
         )
-    process = handle.proc
+    except GitCommandNotFound:  # what GitPython makes of a working directory that is gone, too
+        raise CloneDamaged("The clone is gone.") from None
+    process, handle.proc = handle.proc, None  # its destructor would end git
     if process is None:
         raise GitError("git could not be started.")
-    if quiet and process.stderr:
-        process.stderr.close()
-    try:
-        _limit_files(process.pid, command.largest_file)
-        with held.guarding(process.pid) if held else contextlib.nullcontext():
-            yield process
-    finally:
-        _end(process)
+    return process
 
 
 def _limit_files(pid: int, largest: int) -> None:
@@ -170,13 +238,16 @@ _MEANINGS: list[tuple[type[GitError], str]] = [
 
 def error_of(command: Command, status: int, text: str) -> GitError:
     """The first meaning that fits, in the words that it was found in."""
+    if status in _NOT_STARTED:
+        return GitError("git is not installed where this process runs, or not on its PATH.")
+    # Cut first: a search may take the square of a line's length.
+    lines = [line[:_LONGEST_LINE] for line in text.splitlines() if line]
     for error, pattern in _MEANINGS:
-        if found := re.search(f"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE):
+        if said := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
             if error is AccessDenied:
                 return AccessDenied(_refusal(command.remote))
-            said = _without_prefix(found[0])
-            return Moved(said, trace=text) if error is Moved else error(said)
-    said = next((line for line in text.splitlines() if line.startswith("fatal: ")), text.partition("\n")[0])
+            return Moved(_without_prefix(said), trace=text) if error is Moved else error(_without_prefix(said))
+    said = next((line for line in lines if line.startswith("fatal: ")), lines[-1] if lines else "")
     # Without a remote there is nobody else to blame.
     unknown: type[GitError] = GitError if command.remote else CloneDamaged
     return unknown(_without_prefix(said) or f"git {command.arguments[0]} ended with status {status}.")

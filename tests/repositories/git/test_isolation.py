@@ -1,0 +1,227 @@
+"""Git children: what they see of this process, of the folders around a clone, and of the secrets of others."""
+
+import base64
+import ipaddress
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from docora.demo.githost import HostedRepository
+from repositories import watches
+from repositories.errors import CloneDamaged, GitError
+from repositories.git import _process, clones
+from repositories.git._process import Command
+from repositories.git.urls import RemoteUrl
+from repositories.models import App, Repository, Watch
+from repositories.repo_lock import HeldLock, repo_lock
+from snapshots import look
+from tests.support.hostile_host import Answer, HostileHost, Question, hostile_host, packet, refusal
+
+TOKEN = "ghp_Zq7xWm2Kd9Rt4Vb8Ny1Lc6"
+SECRETS = {
+    "ENCRYPTION_KEYS": "the keys of everything",
+    "DJANGO_SECRET_KEY": "the key of the sessions",
+    "DATABASE_URL": "postgres://docora:password@host/docora",
+    "SOMETHING_ELSE%%": "of any name",
+}
+
+
+@pytest.fixture
+def key(remote: HostedRepository) -> str:
+    return RemoteUrl.parse(remote.url).clone_key
+
+
+@pytest.fixture
+def held(key: str) -> Iterator[HeldLock]:
+    with repo_lock(key, job_id="test") as held:
+        yield held
+
+
+@pytest.fixture
+def fetch(remote: HostedRepository, key: str, held: HeldLock) -> Callable[[], str]:
+    def refresh() -> str:
+        source = clones.Remote(url=RemoteUrl.parse(remote.url))
+        tip = clones.look(source, "")
+        assert tip
+        clones.refresh(key, source, tip, held=held)
+        return tip.sha
+
+    return refresh
+
+
+@pytest.fixture
+def echoing(settings: Settings, tmp_path: Path) -> Iterator[HostileHost]:
+    with hostile_host() as host:
+        settings.GIT_HOSTS = (host.address,)
+        settings.TRUSTED_NETWORKS = (ipaddress.ip_network("127.0.0.0/8"),)
+        settings.REPOS_BASE_PATH = tmp_path / "repos"
+        yield host
+
+
+@pytest.fixture
+def outer(tmp_path: Path, settings: Settings, remote: HostedRepository) -> Path:
+    """Somebody's work tree, with the clones in a folder of it and an object that nothing refers to."""
+    work_tree = tmp_path / "outer"
+    work_tree.mkdir()
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+    def git(*words: str) -> None:
+        author = ("-c", "user.name=Owner", "-c", "user.email=owner@example.com")
+        subprocess.run(["git", *author, *words], cwd=work_tree, env=environment, check=True, capture_output=True)
+
+    (work_tree / "file").write_text("of nobody's concern")
+    git("init", "--quiet")
+    git("add", "file")
+    git("commit", "--quiet", "--message=first")
+    (work_tree / "file").write_text("not committed")
+    git("hash-object", "-w", "file")
+    settings.REPOS_BASE_PATH = work_tree / "data" / "repos"
+    return work_tree
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def without_head(clone: Path) -> None:
+    (clone / "HEAD").unlink()
+
+
+def without_objects(clone: Path) -> None:
+    (clone / "objects").rename(clone / "elsewhere")
+
+
+@pytest.mark.parametrize("damage", [without_head, without_objects])
+def test_git_in_a_damaged_clone_does_not_touch_the_repository_around_it(
+    outer: Path,
+    fetch: Callable[[], str],
+    key: str,
+    held: HeldLock,
+    remote: HostedRepository,
+    damage: Callable[[Path], None],
+) -> None:
+    fetch()
+    before = everything_in(outer / ".git")
+    damage(clones.path_of(key))
+    with pytest.raises(CloneDamaged):
+        clones.pins(key)
+    with pytest.raises(CloneDamaged), clones.open_blobs(key) as blobs:
+        blobs.has("HEAD")
+    with pytest.raises(CloneDamaged):
+        clones.unpin(key, ["1" * 40], held=held)
+    with pytest.raises(CloneDamaged):
+        clones.pack(key, held=held)
+    remote.commit({"more.md": "more"})
+    commit = fetch()
+    assert clones.pins(key) == {commit}
+    assert everything_in(outer / ".git") == before
+
+
+def test_asking_a_host_reads_no_repository_either(outer: Path) -> None:
+    asking = Command(["rev-parse", "--git-dir"], folder=outer, timeout=20, in_clone=False)
+    with pytest.raises(GitError, match="not a git repository"):
+        _process.run(asking)
+
+
+@pytest.fixture
+def seen_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
+    """Puts a git in the place of git that writes down its environment."""
+    found, folder = tmp_path / "seen", tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").write_text(f"#!/bin/sh\nenv -0 > {found}\n")
+    (folder / "git").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def run() -> dict[str, str]:
+        _process.run(Command(["version"], folder=tmp_path, timeout=20))
+        lines = found.read_bytes().decode().split("\0")
+        return dict(line.split("=", 1) for line in lines if line)
+
+    return run
+
+
+def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    seen = seen_by_git()
+    assert not set(SECRETS.values()) & set(seen.values())
+    ours = {name for name, value in seen.items() if value and not name.startswith("GIT_")}
+    assert ours <= {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE"} | {
+        "HOME", "LANGUAGE", "LC_ALL", "PWD", "OLDPWD", "_", "SHLVL",
+    }  # fmt: skip
+
+
+def test_what_a_parents_environment_says_to_git_does_not_reach_ours(
+    monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]
+) -> None:
+    names = ("GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_SHALLOW_FILE", "GIT_QUARANTINE_PATH", "GIT_SSL_NO_VERIFY")
+    for name in (*names, "GIT_DIR"):
+        monkeypatch.setenv(name, "/nowhere")
+    seen = seen_by_git()
+    assert not set(names) & set(seen)
+    assert seen["GIT_DIR"] == "."
+
+
+def test_clones_work_inside_a_hook_of_another_repository(
+    monkeypatch: pytest.MonkeyPatch, fetch: Callable[[], str], key: str
+) -> None:
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_QUARANTINE_PATH"):
+        monkeypatch.setenv(name, "/nowhere")
+    commit = fetch()
+    assert clones.pins(key) == {commit}
+
+
+def test_a_git_that_is_not_there_is_no_damaged_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GitError, match="not installed") as raised:
+        _process.run(Command(["version"], folder=tmp_path, timeout=20))
+    assert type(raised.value) is GitError
+
+
+def _ending(question: Question) -> str:
+    return question.authorization.removeprefix("Basic ")[22:]
+
+
+ECHOES: dict[str, Callable[[Question], Answer]] = {
+    "in an error": lambda question: refusal(f"bad header: {question.authorization}"),
+    "cut, in an error": lambda question: refusal(f"bad header: {_ending(question)}"),
+    "decoded": lambda question: refusal(base64.b64decode(question.authorization[6:]).decode()),
+    "as a status with a text": lambda question: Answer(
+        [f"corrupt: {question.authorization[6:]}".encode()], status=400, headers={"Content-Type": "text/plain"}
+    ),
+    "in a redirect": lambda question: Answer(
+        status=301, headers={"Location": f"https://{TOKEN}.example.com/{_ending(question)}/info/refs"}
+    ),
+    "in a packet that is none": lambda question: Answer([packet(question.authorization.encode())]),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+def test_a_host_that_echoes_the_credentials_puts_them_nowhere(
+    echo: Callable[[Question], Answer],
+    echoing: HostileHost,
+    alice_app: App,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = RemoteUrl.parse(echoing.url)
+    repository = Repository.objects.create(clone_key=url.clone_key, url=str(url), owner="acme", name="handbook")
+    Watch.objects.create(app=alice_app, repository=repository, token=TOKEN)
+    echoing.answer = echo
+    with caplog.at_level(logging.DEBUG):
+        look.take_snapshot(repository.pk, job_id="test")
+    assert echoing.questions[0].authorization, "the token was sent"
+    repository.refresh_from_db()
+    with pytest.raises(GitError) as raised:
+        watches.watch(alice_app, echoing.url, token=TOKEN)
+    rows = [*Repository.objects.values_list(), *Watch.objects.values_list("last_error", "last_error_code")]
+    credentials = echoing.questions[0].authorization.removeprefix("Basic ")
+    for text in (repository.last_error, caplog.text, str(raised.value), str(rows)):
+        for secret in (TOKEN, credentials[20:]):
+            assert [secret[n : n + 8] for n in range(len(secret) - 7) if secret[n : n + 8] in text] == []
+    assert repository.last_error or Watch.objects.get().last_error, "something was said"
