@@ -21,7 +21,7 @@ from rq.scripts import release_lock
 from rq.serializers import JSONSerializer
 from rq.utils import as_text
 
-from docora.processes.marks import is_within
+from docora.processes.leftovers import is_within
 from repositories.base import queue as queues
 from repositories.repo_lock import lock_status, release_after_kill
 

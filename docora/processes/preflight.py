@@ -10,15 +10,17 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import redis
 from django.db import DatabaseError, connection
 
-from docora.processes import marks
+from docora.processes import leftovers, valkey
 
 OLDEST_GIT = (2, 37)
-LEFTOVER_PATIENCE = 5.0
+STORE_PATIENCE = 15.0
 
 
 class StartError(Exception):
@@ -81,13 +83,17 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-@contextmanager
-def only_one(folder: Path, run: str) -> Iterator[str | None]:
-    """Hold the data for this process; the kernel lets go of it when the process ends, in whatever way.
+@dataclass(frozen=True, slots=True)
+class HeldData:
+    file: IO[str]
+    """Its lock is held while any process has it open."""
+    earlier_run: str
+    """The run of a supervisor that was killed: its processes are gone, its jobs are still to be put back."""
 
-    What an earlier supervisor left running because it was killed is ended first. Gives the name of that run,
-    whose jobs are still to be put back.
-    """
+
+@contextmanager
+def only_one(folder: Path, run: str) -> Iterator[HeldData]:
+    """Hold the data for this process, and kill what an earlier supervisor left running because it was killed."""
     with (folder / "up.lock").open("a+") as file:
         file.seek(0)
         pid, _, earlier_run = file.read().strip().partition(" ")
@@ -96,10 +102,11 @@ def only_one(folder: Path, run: str) -> Iterator[str | None]:
         except BlockingIOError:
             raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
         if earlier_run:
-            marks.end(earlier_run, patience=LEFTOVER_PATIENCE)
+            leftovers.kill(earlier_run, sparing=valkey.scope(earlier_run))
+            leftovers.end(valkey.scope(earlier_run), patience=STORE_PATIENCE)
         _rewrite(file.fileno(), f"{os.getpid()} {run}\n")
         try:
-            yield earlier_run or None
+            yield HeldData(file, earlier_run)
         finally:
             _rewrite(file.fileno(), "")
 

@@ -1,34 +1,33 @@
 """Runs all of Docora on one host: embedded Valkey, web, workers and scheduler.
 
+- All children are forks of the supervisor, which has imported what they need: they share that memory.
 - A child that dies is started again after a pause that grows from 1 s to 60 s.
 - A stop ends the scheduler and the web first, then the workers, whose jobs get some seconds to finish and are
   put back on their queues otherwise, and Valkey last. Nothing is left running.
-- A supervisor that is killed is survived by its guard, which ends the children; the next supervisor ends what
-  both left, and puts back what they were working on.
-
-Not guaranteed: when supervisor and guard are killed at the same moment, the children run until the next
-start.
+- When the supervisor is killed, Linux kills its children, and theirs, at the same moment. Valkey gets a SIGTERM
+  instead, so it ends last and writes what it has. The next supervisor kills what is left, such as a git or, on other
+  systems, all of it, and puts back what was interrupted.
 """
 
 import http.client
-import os
-import secrets
+import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import redis
+from django.core.management import call_command
+from django.db import connections
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from docora.env import BASE_DIR, WEB_THREADS
-from docora.processes import interrupted, marks, valkey
-from docora.processes.children import Child, Program
-from docora.processes.preflight import StartError
+from docora.env import WEB_THREADS
+from docora.processes import interrupted, leftovers, valkey, web
+from docora.processes.children import Child
+from docora.processes.preflight import HeldData, StartError
 from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
@@ -40,6 +39,8 @@ STORE_PATIENCE = 15.0
 class Plan:
     """What to run, and where."""
 
+    run: str
+    """The mark of this run in the environment of its processes."""
     data: Path
     port: int
     host: str
@@ -50,7 +51,6 @@ class Plan:
     workers: dict[str, int]
     """How many workers each queue gets."""
     stop_grace: float
-    run: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
     def logs(self) -> Path:
@@ -60,39 +60,39 @@ class Plan:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def store_scope(self) -> str:
-        return f"{self.run}.valkey"
-
 
 class Supervisor:
-    def __init__(self, plan: Plan, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]) -> None:
-        self._plan, self._listener, self._stop, self._say = plan, listener, stop, say
-        self._life_line, self._life_line_end = os.pipe()
+    def __init__(
+        self, plan: Plan, held: HeldData, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]
+    ) -> None:
+        self._plan, self._held, self._listener, self._stop, self._say = plan, held, listener, stop, say
         # Without retries, which would hold up everything else: what fails is done at the next look.
         self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self._interrupted: set[str] = set()
         self._requests_seen = 0
-        self._guard = self._child(self._guard_program(), run=f"guard-of-{plan.run}")
-        self._store = self._child(_store_program(plan.embedded_socket)) if plan.embedded_socket else None
-        self._doors = [self._child(self._web_program()), self._child(_scheduler_program())]
-        self._workers = [self._child(program) for program in _worker_programs(plan.workers)]
+        self._store = self._make_store(plan.embedded_socket) if plan.embedded_socket else None
+        self._web = self._make_child("web", self._serve_web, keeps_listener=True)
+        self._scheduler = self._make_child("scheduler", lambda _mark: call_command("scheduler", skip_checks=True))
+        self._workers = [
+            self._make_child(f"{queue}-{index}", partial(_work_on, queue))
+            for queue, number in plan.workers.items()
+            for index in range(1, number + 1)
+        ]
 
     @property
     def children(self) -> list[Child]:
         stores = [self._store] if self._store else []
-        return [*stores, *self._doors, *self._workers, self._guard]
+        return [*stores, self._web, self._scheduler, *self._workers]
 
-    def start(self, *, earlier_run: str | None = None) -> None:
+    def start(self) -> None:
         """Start everything; the jobs of an earlier run, whose processes are gone, are put back."""
         self._plan.logs.mkdir(mode=0o700, exist_ok=True)
-        self._guard.start()
         if self._store and self._plan.embedded_socket:
             self._start_store(self._store, self._plan.embedded_socket)
-        if earlier_run:
-            self._put_everything_back(earlier_run)
-        for child in (*self._doors, *self._workers):
-            child.start()
+        if self._held.earlier_run:
+            self._put_everything_back(self._held.earlier_run)
+        for child in (self._web, self._scheduler, *self._workers):
+            self._start(child)
 
     def wait_until_ready(self) -> bool:
         """Whether all of it answers; False when a stop was asked for in the meantime."""
@@ -120,33 +120,36 @@ class Supervisor:
     def stop(self) -> None:
         """End everything, in an order that loses nothing; a further signal does not wait for running jobs."""
         self._requests_seen = self._stop.count
-        self._end(self._doors, "the requests that are being answered")
+        self._end([self._web, self._scheduler], "the requests that are being answered")
         self._listener.close()
         self._end(self._workers, "the jobs that are running")
-        marks.kill(self._plan.run, sparing=self._plan.store_scope)
+        leftovers.kill(self._plan.run, sparing=valkey.scope(self._plan.run))
         if not self._store or self._store.is_running():
             self._put_everything_back(self._plan.run)
         if self._store:
             self._end_store(self._store)
-        marks.kill(self._plan.run)
-        os.close(self._life_line_end)
-        if self._guard.process:
-            self._guard.process.wait()
+        leftovers.kill(self._plan.run)
+
+    def _start(self, child: Child) -> None:
+        """A connection that is open in two processes would mix up their answers."""
+        self._redis.connection_pool.disconnect()
+        connections.close_all()
+        child.start()
 
     def _start_store(self, store: Child, unix_socket: Path) -> None:
         try:
             valkey.prepare_folder(unix_socket)
             valkey.shut_down_stale(unix_socket)
-            valkey.wait_until_it_answers(store.start(), unix_socket)
+            self._start(store)
+            valkey.wait_until_it_answers(unix_socket, store.exit_status)
         except (valkey.ValkeyError, OSError) as error:
             raise StartError(f"the embedded Valkey does not start: {error}; see {store.log}") from None
 
     def _end_store(self, store: Child) -> None:
-        if store.process and store.is_running():
-            store.process.terminate()
-            try:
-                store.process.wait(STORE_PATIENCE)
-            except subprocess.TimeoutExpired:
+        if store.process:
+            store.terminate()
+            store.process.join(STORE_PATIENCE)
+            if store.is_running():
                 self._say(f"  {store.name} does not end: killing it")
 
     def _look_after_children(self) -> None:
@@ -155,12 +158,12 @@ class Supervisor:
             if child.has_just_ended():
                 self._bury(child)
             if child.is_due():
-                child.start()
+                self._start(child)
         self._put_back_interrupted()
 
     def _bury(self, child: Child) -> None:
         """Its horses and web workers would go on as orphans, beside the ones that are started now."""
-        marks.kill(child.mark)
+        leftovers.kill(child.mark, session=child.pid)
         self._interrupted.add(child.mark)
         how = child.how_it_ended()
         self._say(f"{child.name} {how}; starting again in {child.plan_next_start():g} s (see {child.log})")
@@ -223,43 +226,35 @@ class Supervisor:
                 self._say(f"  waiting up to {self._plan.stop_grace:g} s for {what_they_do}; Ctrl-C does not wait")
             self._stop.wait(0.1)
 
-    def _child(self, program: Program, *, run: str | None = None) -> Child:
-        return Child(program=program, run=run or self._plan.run, log=self._plan.logs / f"{program.name}.log")
-
-    def _guard_program(self) -> Program:
-        words = f"-m docora.processes.guard {self._life_line} {self._plan.run} {self._plan.store_scope}"
-        return Program("guard", lambda _mark: [sys.executable, *words.split()], inherits=(self._life_line,))
-
-    def _web_program(self) -> Program:
-        handle = self._listener.fileno()
-        words = (
-            # Preloaded, imported once and then forked: half the time to start, and less memory.
-            f"-m gunicorn docora.wsgi --config python:docora.processes.web --preload --bind fd://{handle}"
-            # A path of git may have 4 KB, each byte of it three characters in a URL: as long as gunicorn allows.
-            f" --workers {self._plan.web_processes} --threads {WEB_THREADS} --limit-request-line 8190"
-            f" --graceful-timeout {self._plan.stop_grace:.0f} --no-control-socket --access-logfile -"
+    def _make_child(self, name: str, main: Callable[[str], object], *, keeps_listener: bool = False) -> Child:
+        return Child(
+            name=name,
+            run=self._plan.run,
+            log=self._plan.logs / f"{name}.log",
+            main=main,
+            leave_supervisor=partial(self._leave, keeps_listener=keeps_listener),
         )
-        return Program("web", lambda _mark: [sys.executable, *words.split()], inherits=(handle,))
+
+    def _make_store(self, unix_socket: Path) -> Child:
+        store = self._make_child("valkey", lambda _mark: valkey.execute(unix_socket))
+        store.ends_with_supervisor_by = signal.SIGTERM
+        return store
+
+    def _leave(self, *, keeps_listener: bool) -> None:
+        """In a child: what stays open here would hold the data and the port after the supervisor has ended."""
+        self._stop.close()
+        self._held.file.close()
+        if not keeps_listener:
+            self._listener.close()
+
+    def _serve_web(self, _mark: str) -> None:
+        web.serve(
+            self._listener.fileno(),
+            processes=self._plan.web_processes,
+            threads=WEB_THREADS,
+            stop_grace=self._plan.stop_grace,
+        )
 
 
-def _store_program(unix_socket: Path) -> Program:
-    return Program("valkey", lambda _mark: valkey.command(unix_socket))
-
-
-def _scheduler_program() -> Program:
-    return Program("scheduler", lambda _mark: _manage("scheduler"))
-
-
-def _worker_programs(workers: dict[str, int]) -> Iterator[Program]:
-    for queue, number in workers.items():
-        for index in range(1, number + 1):
-            yield Program(f"{queue}-{index}", _worker_command(queue))
-
-
-def _worker_command(queue: str) -> Callable[[str], list[str]]:
-    return lambda mark: _manage("rqworker", queue, "--name", mark)
-
-
-def _manage(*words: str) -> list[str]:
-    # `migrate` has just run the checks: a dozen processes need not repeat them.
-    return [sys.executable, str(BASE_DIR / "manage.py"), *words, "--skip-checks"]
+def _work_on(queue: str, mark: str) -> None:
+    call_command("rqworker", queue, name=mark, skip_checks=True)

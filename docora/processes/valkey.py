@@ -1,7 +1,9 @@
 """The embedded Valkey: a real server from a wheel, on a unix socket that only its owner may open."""
 
+import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import redis
@@ -36,6 +38,17 @@ def command(socket: Path, *, persistent: bool = True) -> list[str]:
     ]
 
 
+def execute(socket: Path) -> None:
+    """Become that server: the process goes on as Valkey."""
+    words = command(socket)
+    os.execv(words[0], words)  # noqa: S606  a program of our own requirements
+
+
+def scope(run: str) -> str:
+    """The mark of the Valkey of a run, without the number of its start."""
+    return f"{run}.valkey"
+
+
 def prepare_folder(socket: Path) -> None:
     socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -55,7 +68,7 @@ def start(socket: Path, *, persistent: bool = True) -> "subprocess.Popen[bytes]"
         start_new_session=True,
     )
     try:
-        wait_until_it_answers(process, socket)
+        wait_until_it_answers(socket, process.poll)
     except BaseException:
         process.kill()
         process.wait()
@@ -73,15 +86,15 @@ def answers(socket: Path) -> bool:
 
 
 def _client(socket: Path) -> redis.Redis:
-    # Whoever asks asks again: retries inside of the client would only add their pauses, of seconds.
+    # The callers ask again by themselves: retries inside of the client would only add their pauses, of seconds.
     return redis.Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
 
 
-def wait_until_it_answers(process: "subprocess.Popen[bytes]", socket: Path, patience: float = 30) -> None:
+def wait_until_it_answers(socket: Path, exit_status: Callable[[], int | None], patience: float = 30) -> None:
     deadline = time.monotonic() + patience
     while not answers(socket):
-        if process.poll() is not None:
-            raise ValkeyError(f"it ended at once with status {process.returncode}")
+        if (status := exit_status()) is not None:
+            raise ValkeyError(f"it ended at once with status {status}")
         if time.monotonic() > deadline:
             raise ValkeyError(f"it did not answer within {patience:g} s")
         time.sleep(0.02)

@@ -1,12 +1,45 @@
-"""gunicorn's configuration that is code."""
+"""The web server: gunicorn, on a socket that the supervisor has opened."""
 
 import signal
 from types import FrameType
 from typing import Any
 
+from django.conf import settings
+from django.utils.module_loading import import_string
+from gunicorn.app.base import BaseApplication
 
-def post_worker_init(worker: Any) -> None:
-    """A worker that is asked to end lets its requests finish: those that only wait for changes must not hold it."""
+
+def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> None:
+    """Answer requests that come in on this file descriptor, until SIGTERM."""
+    _Server(
+        bind=f"fd://{listener}",
+        workers=processes,
+        worker_class="gthread",
+        threads=threads,
+        # A path of git may have 4 KB, each byte of it three characters in a URL: as long as gunicorn allows.
+        limit_request_line=8190,
+        graceful_timeout=round(stop_grace),
+        control_socket_disable=True,
+        accesslog="-",
+        post_worker_init=_end_long_polls_at_stop,
+    ).run()
+
+
+class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        return import_string(settings.WSGI_APPLICATION)
+
+
+def _end_long_polls_at_stop(worker: Any) -> None:
+    """A worker that is asked to end lets its requests finish; requests that only wait for changes are answered now."""
     from docora.api.long_poll import send_everybody_home
 
     def leave(number: int, frame: FrameType | None) -> None:

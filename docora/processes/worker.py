@@ -14,6 +14,7 @@ from rq import Worker as RqWorker
 from rq.executions import Execution
 from rq.job import Job
 
+from docora.processes import parent_death
 from docora.processes.horse import Order, Reins
 from repositories.base.connections import ANONYMOUS
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
@@ -36,8 +37,9 @@ class Worker(RqWorker):
         self._reins: Reins | None = None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
-        """What is there now stays: a collection in the fork of a job would copy every page of it only to look at it."""
+        """A garbage collection in the fork of a job would copy every page of what is here now: exempt it."""
         super().bootstrap(*args, **kwargs)
+        parent_death.end_forks_with_us()
         gc.collect()
         gc.freeze()
 

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 from pytest_django import Settings
@@ -19,9 +20,9 @@ from rq.executions import Execution
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 
-from docora.processes import children, interrupted, marks, preflight
+from docora.processes import children, interrupted, leftovers, parent_death, preflight
 from docora.processes import valkey as embedded
-from docora.processes.children import Child, Program
+from docora.processes.children import Child
 from docora.processes.preflight import StartError
 from docora.processes.signals import StopRequests
 from repositories.repo_lock import lock_status, repo_lock
@@ -30,8 +31,24 @@ from tests.support.service import wait_until
 NOBODY = 65534
 
 
-def make_child(tmp_path: Path, *command: str) -> Child:
-    return Child(program=Program("web", lambda _mark: command), run="run", log=tmp_path / "web.log")
+def make_child(
+    tmp_path: Path,
+    main: Callable[[str], object] = lambda _mark: None,
+    leave_supervisor: Callable[[], object] = lambda: None,
+) -> Child:
+    return Child(name="web", run="run", log=tmp_path / "web.log", main=main, leave_supervisor=leave_supervisor)
+
+
+def wait_for(child: Child) -> None:
+    assert child.process is not None
+    child.process.join(20)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_the_pause_before_a_restart_doubles_up_to_a_minute(tmp_path: Path) -> None:
@@ -63,12 +80,88 @@ def test_a_log_that_grows_is_kept_twice_at_most(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_child_writes_to_its_log_and_tells_how_it_ended(tmp_path: Path) -> None:
-    child = make_child(tmp_path, "sh", "-c", "echo hello; echo $DOCORA_PROCESS; kill -9 $$")
-    child.start().wait()
-    assert child.log.read_text() == "hello\nrun.web.1\n"
+def test_a_child_writes_to_its_log_and_tells_how_it_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def greet_and_die(mark: str) -> None:
+        print("hello", mark)
+        subprocess.run(["sh", "-c", "echo $DOCORA_PROCESS"], check=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = make_child(tmp_path, greet_and_die)
+    with capfd.disabled():
+        child.start()
+    wait_for(child)
+    assert child.log.read_text() == "hello run.web.1\nrun.web.1\n"
     assert child.has_just_ended()
     assert child.how_it_ended() == "was killed by SIGKILL"
+
+
+@pytest.mark.slow
+def test_an_error_in_a_child_is_in_its_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    child = make_child(tmp_path, lambda _mark: 1 // 0)
+    with capfd.disabled():
+        child.start()
+    wait_for(child)
+    assert "ZeroDivisionError" in child.log.read_text()
+    assert child.how_it_ended() == "ended with status 1"
+
+
+@pytest.mark.slow
+def test_a_stop_that_comes_before_a_child_has_its_own_handlers_is_not_lost(tmp_path: Path) -> None:
+    with StopRequests() as stop:
+
+        def be_stopped_and_leave() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.close()
+
+        child = make_child(tmp_path, lambda _mark: signal.pause(), be_stopped_and_leave)
+        child.start()
+        wait_for(child)
+        assert child.how_it_ended() == "was killed by SIGTERM"
+        assert stop.count == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_killed_process_takes_its_forks_with_it_but_not_what_it_executed(tmp_path: Path) -> None:
+    here, there = Pipe()
+
+    def fork_and_execute(_mark: str) -> None:
+        fork = get_context("fork").Process(target=signal.pause)
+        fork.start()
+        there.send((fork.pid, subprocess.Popen(["sleep", "600"], start_new_session=True).pid))
+        signal.pause()
+
+    child = make_child(tmp_path, fork_and_execute)
+    child.start()
+    fork, program = here.recv()
+    assert child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(fork), "the fork ends", patience=10)
+    assert is_running(program)
+    leftovers.kill(child.mark)
+    assert not is_running(program)
+
+
+@pytest.mark.slow
+def test_the_forks_of_a_dead_child_are_found_where_the_kernel_does_not_end_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_death, "_prctl", None)
+    here, there = Pipe()
+
+    def fork_and_die(_mark: str) -> None:
+        fork = get_context("fork").Process(target=signal.pause)
+        fork.start()
+        there.send(fork.pid)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = make_child(tmp_path, fork_and_die)
+    child.start()
+    orphan = here.recv()
+    wait_for(child)
+    assert is_running(orphan)
+    leftovers.kill(child.mark, session=child.pid)
+    assert not is_running(orphan)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +175,27 @@ def test_a_child_writes_to_its_log_and_tells_how_it_ended(tmp_path: Path) -> Non
     ],
 )
 def test_a_scope_holds_the_marks_that_begin_with_it(mark: str, scope: str, expected: bool) -> None:
-    assert marks.is_within(mark, scope) is expected
+    assert leftovers.is_within(mark, scope) is expected
 
 
 @pytest.mark.slow
 def test_a_grandchild_in_a_session_of_its_own_is_found_and_killed_after_its_parent_died() -> None:
     script = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, marks.MARK: "lost.web.1"}, check=True)
-    assert [process.name() for process in marks.find("lost")] == ["sleep"]
-    assert marks.find("lost", sparing="lost.web") == []
-    marks.kill("lost")
-    assert marks.find("lost") == []
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, leftovers.MARK: "lost.web.1"}, check=True)
+    assert [process.name() for process in leftovers.find("lost")] == ["sleep"]
+    assert leftovers.find("lost", sparing="lost.web") == []
+    leftovers.kill("lost")
+    assert leftovers.find("lost") == []
 
 
 @pytest.mark.slow
 def test_what_does_not_end_when_asked_is_killed() -> None:
     stubborn = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
-    environment = {**os.environ, marks.MARK: "stubborn.web.1"}
+    environment = {**os.environ, leftovers.MARK: "stubborn.valkey.1"}
     with subprocess.Popen(stubborn, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
         process.stdout.readline()
-        marks.end("stubborn", patience=0.5)
+        leftovers.end("stubborn.valkey", patience=0.5)
         assert process.wait() == -signal.SIGKILL
 
 
@@ -161,19 +254,26 @@ def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:
 
 
 def test_the_data_is_held_once_and_free_again_afterwards(tmp_path: Path) -> None:
-    with preflight.only_one(tmp_path, "first") as earlier:
-        assert earlier is None
+    with preflight.only_one(tmp_path, "first") as held:
+        assert not held.earlier_run
         complaint = rf"already running on .* \(process {os.getpid()}\)"
         with pytest.raises(StartError, match=complaint), preflight.only_one(tmp_path, "second"):
             pass
-    with preflight.only_one(tmp_path, "third") as earlier:
-        assert earlier is None
+    with preflight.only_one(tmp_path, "third") as held:
+        assert not held.earlier_run
 
 
-def test_the_run_of_a_killed_supervisor_is_remembered(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_a_killed_supervisor_left_is_ended_and_its_run_remembered(tmp_path: Path) -> None:
     (tmp_path / "up.lock").write_text("4711 killed\n")
-    with preflight.only_one(tmp_path, "next") as earlier:
-        assert earlier == "killed"
+    orphans = [
+        subprocess.Popen(["sleep", "600"], env={**os.environ, leftovers.MARK: mark}, start_new_session=True)
+        for mark in ("killed", "killed.snapshots-1.1", "killed.valkey.1")
+    ]
+    with preflight.only_one(tmp_path, "next") as held:
+        assert held.earlier_run == "killed"
+    # Valkey writes what it has.
+    assert [orphan.wait(10) for orphan in orphans] == [-signal.SIGKILL, -signal.SIGKILL, -signal.SIGTERM]
 
 
 def jobs_on(connection: redis.Redis) -> Queue:

@@ -1,12 +1,13 @@
 """`manage.py rqworker` with the defaults that Docora's queues need."""
 
 from argparse import ArgumentParser
-from importlib import import_module
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError
 from django_rq.management.commands.rqworker import Command as RqWorkerCommand
+
+from docora.processes import warm_up
 
 
 class Command(RqWorkerCommand):
@@ -26,7 +27,5 @@ class Command(RqWorkerCommand):
         if unknown := set(queues).difference(settings.RQ_QUEUES):
             known = ", ".join(settings.RQ_QUEUES)
             raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
-        # Once in the worker instead of in every fork of it; the others are what Django and Python put off importing.
-        for module in ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna"):
-            import_module(module)
+        warm_up.for_jobs()
         super().handle(*(queues or settings.RQ_QUEUES), **options)

@@ -18,7 +18,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 import docora
 from docora import env
-from docora.processes import preflight
+from docora.processes import leftovers, preflight, warm_up
 from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
@@ -38,9 +38,10 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=_port, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
 
     def handle(self, **options: Any) -> None:
+        run = leftovers.mark_this_process()
         try:
             with StopRequests() as stop:
-                self._serve(_plan(options["port"]), stop)
+                self._serve(_plan(run, options["port"]), stop)
         except StartError as error:
             self.stderr.write(f"docora: {error}")
             sys.exit(1)
@@ -51,15 +52,16 @@ class Command(BaseCommand):
         preflight.check_git()
         preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
         preflight.check_writable(settings.REPOS_BASE_PATH, "REPOS_BASE_PATH")
-        with preflight.only_one(plan.data, plan.run) as earlier_run, preflight.listen(plan.port) as listener:
+        with preflight.only_one(plan.data, plan.run) as held, preflight.listen(plan.port) as listener:
             preflight.check_database()
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
             self._migrate()
             self._say(f"  starting {_processes(plan)}")
-            supervisor = Supervisor(plan, listener, stop, self._say)
+            warm_up.for_all()
+            supervisor = Supervisor(plan, held, listener, stop, self._say)
             try:
-                supervisor.start(earlier_run=earlier_run)
+                supervisor.start()
                 if supervisor.wait_until_ready():
                     self._say(f"Ready after {time.monotonic() - started:.1f} s.\n")
                     self._tell_where_things_are(plan)
@@ -117,8 +119,9 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _plan(port: int) -> Plan:
+def _plan(run: str, port: int) -> Plan:
     return Plan(
+        run=run,
         data=settings.DATA_DIR,
         port=port,
         host=_reachable_host(settings.ALLOWED_HOSTS),
