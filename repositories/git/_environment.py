@@ -11,7 +11,8 @@ from repositories.base import network, redaction
 from repositories.git.urls import RemoteUrl
 
 # What git may see of this process's environment: to be found, and to find its libraries and certificates.
-_PASSED_ON = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE"}
+# The last is no secret: by it the supervisor finds a git whose worker was killed.
+_PASSED_ON = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE", "DOCORA_PROCESS"}
 _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_NOSYSTEM": "1",

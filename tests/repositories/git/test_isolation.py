@@ -12,6 +12,7 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.githost import HostedRepository
+from docora.processes.leftovers import MARK
 from repositories import watches
 from repositories.errors import CloneDamaged, GitError
 from repositories.git import _process, clones
@@ -151,9 +152,16 @@ def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git
     seen = seen_by_git()
     assert not set(SECRETS.values()) & set(seen.values())
     ours = {name for name, value in seen.items() if value and not name.startswith("GIT_")}
-    assert ours <= {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE"} | {
+    assert ours <= {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE", "DOCORA_PROCESS"} | {
         "HOME", "LANGUAGE", "LC_ALL", "PWD", "OLDPWD", "_", "SHLVL",
     }  # fmt: skip
+
+
+def test_a_git_keeps_the_mark_by_which_the_supervisor_finds_it(
+    monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]
+) -> None:
+    monkeypatch.setenv(MARK, "run.snapshots-1.1")
+    assert seen_by_git()[MARK] == "run.snapshots-1.1"
 
 
 def test_what_a_parents_environment_says_to_git_does_not_reach_ours(
