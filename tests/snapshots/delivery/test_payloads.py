@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -42,6 +43,14 @@ AWKWARD: dict[str, str | bytes] = {
 }
 
 
+# Prints JSON.stringify(JSON.parse(body)) of each line, in base64 as the lines are.
+_STRINGIFY = """
+const decode = (line) => JSON.parse(Buffer.from(line, "base64").toString());
+for (const line of require("node:fs").readFileSync(0, "utf8").split("\\n").filter(Boolean))
+  console.log(Buffer.from(JSON.stringify(decode(line))).toString("base64"));
+"""
+
+
 def refused_by_node(requests: list[ReceivedRequest], key: str) -> list[int]:
     lines = [
         json.dumps({"key": key, "headers": dict(request.headers), "body": base64.b64encode(request.body).decode()})
@@ -72,6 +81,19 @@ def test_a_create_has_its_keys_in_the_agreed_order(bodies: Bodies) -> None:
     assert body.startswith(b'{"repository":{"repository_id":"repo_1",')
     assert payload["timestamp"][-5:-4] == "."
     assert payload["timestamp"].endswith("Z")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_body_is_what_javascript_prints(bodies: Bodies) -> None:
+    """Every control character and separator once, then a thousand random texts, astral characters among them."""
+    everywhere = "".join(map(chr, [*range(0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF, 0x10000, 0x10FFFF]))
+    dice = random.Random(2026)  # noqa: S311  guards nothing
+    letters = [chr(dice.choice([dice.randrange(0xD800), dice.randrange(0xE000, 0x110000)])) for _ in range(5000)]
+    texts = [everywhere, *("".join(dice.choices(letters, k=40)) for _ in range(1000))]
+    sent = [next(bodies.of(change(size=len(text.encode())), [text.encode()])) for text in texts]
+    lines = "\n".join(base64.b64encode(body).decode() for body in sent)
+    printed = subprocess.run(["node", "-e", _STRINGIFY], input=lines, capture_output=True, text=True, check=True).stdout
+    assert [base64.b64decode(line) for line in printed.split()] == sent
 
 
 def test_an_update_names_what_was_there_before(bodies: Bodies) -> None:
