@@ -254,6 +254,10 @@ GIT_ASK_TIMEOUT = _seconds("DOCORA_GIT_ASK_TIMEOUT", 20, "longest time that aski
 GIT_STALL_TIMEOUT = _seconds(
     "DOCORA_GIT_STALL_TIMEOUT", 60, "how long a host may send next to nothing in the middle of a fetch"
 )
+GIT_MEMORY_BYTES = _bytes(
+    "DOCORA_GIT_MEMORY_BYTES", 1 << 30, "address space that one git process may take", least=128 << 20
+)
+GIT_CPU_SECONDS = _integer("DOCORA_GIT_CPU_SECONDS", 1800, "seconds of CPU time that one git process may take")
 MAX_FILE_BYTES = _bytes("DOCORA_MAX_FILE_BYTES", 1 << 30, "a larger file is left out, with a record in its snapshot")
 MAX_REPOSITORY_BYTES = _bytes(
     "DOCORA_MAX_REPOSITORY_BYTES", 20 << 30, "a repository whose files, packed, are larger is not fetched"

@@ -10,6 +10,7 @@
     │   ├── Moved                redirected to an address that is not followed      (repository)
     │   ├── HostUnavailable      down, slow or throttling                           (repository)
     │   ├── TooLarge             more than DOCORA_MAX_REPOSITORY_BYTES or _FILES    (repository)
+    │   ├── LimitExceeded        git needs more memory or time than it may take     (repository)
     │   ├── DiskFull             no room for the clone on our side                  (repository)
     │   └── CloneDamaged         the clone is gone or broken; it is made anew       (repository)
     ├── DeliveryFailed           the app's endpoint accepts nothing now             (watch)
@@ -103,6 +104,14 @@ class TooLarge(GitError):
     retriable = False
     reason = "it is larger than allowed"
     hint = "The repository is larger than this Docora allows."
+
+
+class LimitExceeded(GitError):
+    code = "git-limits"
+    # Nothing would be different the next time.
+    retriable = False
+    reason = "reading it takes more memory or time than allowed"
+    hint = "Git would exceed DOCORA_GIT_MEMORY_BYTES or DOCORA_GIT_CPU_SECONDS. Raise them if you trust the repository."
 
 
 class DiskFull(GitError):

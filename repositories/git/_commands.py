@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import IO
 
 from django.conf import settings
 
-from repositories.errors import GitError, InvalidUrl, Moved, TooLarge
+from repositories.errors import CloneDamaged, DiskFull, GitError, InvalidUrl, Moved, TooLarge
 from repositories.git._environment import Remote
 from repositories.git._process import Command, Listener, child, pipe_of, run
 from repositories.git.urls import RemoteUrl
@@ -56,7 +57,13 @@ def _repository_at(location: str) -> RemoteUrl:
 
 
 def fetch(folder: Path, remote: Remote, refspec: str, *, on_progress: Listener | None = None, held: HeldLock) -> None:
-    """Fetch one commit without its history. What exceeds DOCORA_MAX_REPOSITORY_BYTES is cut off by the kernel."""
+    """Fetch one commit without its history.
+
+    The kernel stops a git that writes a file larger than DOCORA_MAX_REPOSITORY_BYTES, or than the room on the disk.
+    """
+    room = shutil.disk_usage(folder).free - settings.DISK_RESERVE_BYTES
+    if room <= 0:
+        raise DiskFull(f"Fewer than {settings.DISK_RESERVE_BYTES} bytes are free where the clones are.")
     arguments = [
         "fetch", "--progress" if on_progress else "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head",
         "--no-recurse-submodules", "--force", "--", str(remote.url), refspec,
@@ -68,12 +75,14 @@ def fetch(folder: Path, remote: Remote, refspec: str, *, on_progress: Listener |
         remote=remote,
         held=held,
         on_progress=on_progress,
-        largest_file=settings.MAX_REPOSITORY_BYTES,
+        largest_file=min(settings.MAX_REPOSITORY_BYTES, room),
     )
     try:
         run(fetching)
     except GitError:
         if _was_cut_off(folder, fetching.largest_file):
+            if fetching.largest_file == room:
+                raise DiskFull(f"The repository needs more than the {room} bytes that are free for it.") from None
             raise TooLarge(f"The repository exceeds the limit of {fetching.largest_file} bytes.") from None
         raise
 
@@ -101,4 +110,9 @@ def open_process(folder: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[
         if hasattr(fcntl, "F_SETPIPE_SZ"):  # git goes on inflating while we hash
             with contextlib.suppress(OSError):
                 fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-        yield pipe_of(git.process.stdin), answers
+        try:
+            yield pipe_of(git.process.stdin), answers
+        except CloneDamaged:
+            if error := git.over_limit():
+                raise error from None
+            raise

@@ -1,19 +1,20 @@
 """One run of git: bounded in time, killed as a group, and what its words mean when it fails."""
 
 import contextlib
+import math
 import os
 import re
-import resource
 import selectors
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from django.conf import settings
 from git import Git
 from git.exc import GitCommandNotFound
 
@@ -24,6 +25,7 @@ from repositories.errors import (
     DiskFull,
     GitError,
     HostUnavailable,
+    LimitExceeded,
     Moved,
     RefNotFound,
     TooLarge,
@@ -32,8 +34,6 @@ from repositories.git import _environment
 from repositories.git._environment import LOCAL, Remote
 from repositories.repo_lock import HeldLock
 
-# The first argument names variables that git must not see. An empty value would not do: it means something to git.
-_START = 'unset $1; shift; exec git "$@"'
 _NOT_STARTED = {126, 127}
 _LONGEST_OUTPUT = 1 << 23
 # Of what git says, and so of what a host says through it, so many last bytes are looked at, and so much of a line.
@@ -149,6 +149,13 @@ class Child:
         """Why git has ended."""
         return error_of(self.command, self.process.returncode, self.command.redact(self.words.text()))
 
+    def over_limit(self) -> LimitExceeded | None:
+        """Why git stopped answering, if it was for a limit of ours and not for what it read."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self.process.wait(timeout=1) and isinstance(error := self.error(), LimitExceeded):
+                return error
+        return None
+
 
 @contextlib.contextmanager
 def child(command: Command) -> Iterator[Child]:
@@ -164,7 +171,6 @@ def child(command: Command) -> Iterator[Child]:
     try:
         words = _Words(pipe_of(process.stderr), command.on_progress)
         words.start()
-        _limit_files(process.pid, command.largest_file)
         with held.guarding(process.pid) if held else contextlib.nullcontext():
             yield Child(command, process, words)
     finally:
@@ -174,10 +180,9 @@ def child(command: Command) -> Iterator[Child]:
 def _start(command: Command, inherited: tuple[int, ...]) -> "subprocess.Popen[bytes]":
     environment = command.environment
     blank = _environment.blank(environment)
-    unset = " ".join(name for name in blank if name.startswith("GIT_") and name.isidentifier())
     try:
         handle = Git(command.folder).execute(
-            ["/bin/sh", "-c", _START, "git", unset, *command.arguments],
+            ["/bin/sh", "-c", _script(command, blank), "git", *command.arguments],
             istream=subprocess.PIPE,
             as_process=True,
             env=blank | environment,
@@ -192,11 +197,18 @@ def _start(command: Command, inherited: tuple[int, ...]) -> "subprocess.Popen[by
     return process
 
 
-def _limit_files(pid: int, largest: int) -> None:
-    """Git itself has no limit for what it receives. What it starts to receive with inherits this one."""
-    if largest and hasattr(resource, "prlimit"):
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest, largest))
+def _script(command: Command, blank: Iterable[str]) -> str:
+    """A shell that becomes git. What it sets holds from git's first moment on, for all that git starts.
+
+    Its parent could set limits only after the start, when git may have children already. A limit that cannot be set
+    is lower already, or unknown to this system.
+    """
+    # To git, an empty GIT_WORK_TREE or GIT_SHALLOW_FILE is not the same as none.
+    unset = " ".join(name for name in blank if name.startswith("GIT_") and name.isidentifier())
+    limits = [f"ulimit -v {settings.GIT_MEMORY_BYTES // 1024}", f"ulimit -S -t {settings.GIT_CPU_SECONDS}"]
+    if command.largest_file:
+        limits.append(f"ulimit -f {math.ceil(command.largest_file / 512)}")
+    return f'unset {unset}; {{ {"; ".join(limits)}; }} 2>/dev/null; exec git "$@"'
 
 
 def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -218,6 +230,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 # What git's words mean: what is said outright before what may follow from it.
 _MEANINGS: list[tuple[type[GitError], str]] = [
+    (LimitExceeded, r"out of memory|cannot allocate memory|unable to create thread|died of signal (9|24)"),
     (DiskFull, r"no space left on device|disk quota exceeded"),
     (Moved, r"returned error: 30[1278]"),
     (AccessDenied, r"authentication failed|could not read (username|password)|returned error: (401|403|404)"),
@@ -240,6 +253,8 @@ def error_of(command: Command, status: int, text: str) -> GitError:
     """The first meaning that fits, in the words that it was found in."""
     if status in _NOT_STARTED:
         return GitError("git is not installed where this process runs, or not on its PATH.")
+    if status == -signal.SIGXCPU:
+        return LimitExceeded(f"git {command.arguments[0]} took more than {settings.GIT_CPU_SECONDS} s of CPU time.")
     # Cut first: a search may take the square of a line's length.
     lines = [line[:_LONGEST_LINE] for line in text.splitlines() if line]
     for error, pattern in _MEANINGS:

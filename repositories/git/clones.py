@@ -119,7 +119,6 @@ def refresh(
     """
     folder = path_of(clone_key)
     source = _Source(remote.at(tip.url), tip, tuple(also), on_progress)
-    _check_room()
     with held.inherit():  # no git of an earlier holder is running any more
         _sweep(clone_key)
     if not anew and _has_format(folder, tip.object_format):
@@ -312,12 +311,6 @@ def _touch(folder: Path) -> None:
     """The clone was of use now: the one that was not for longest is the first to make room."""
     with contextlib.suppress(OSError):
         os.utime(folder)
-
-
-def _check_room() -> None:
-    _root().mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(_root()).free < settings.DISK_RESERVE_BYTES:
-        raise DiskFull(f"Fewer than {settings.DISK_RESERVE_BYTES} bytes are free where the clones are.")
 
 
 def _sweep(clone_key: str) -> None:
