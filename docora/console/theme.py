@@ -28,6 +28,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_SUBHEADER": "Git changes, delivered",
     "SITE_SYMBOL": "hub",
     "SITE_URL": None,
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("docora/icon.svg")}],
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "8px",
     "STYLES": [lambda request: static("docora/console.css")],

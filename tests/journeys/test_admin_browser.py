@@ -1,12 +1,14 @@
 """An operator's day in a real browser: onboard an app, see it sync, see it fail and why, cure it, delete it."""
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import ConsoleMessage, Page, expect
 
 from docora.demo.githost import GitHost
 from docora.demo.receiver import Receiver, ReceiverFault
@@ -55,14 +57,20 @@ def hasty(sqlite_service: Service, git_host: GitHost) -> Service:
 
 @pytest.fixture
 def page(hasty: Service) -> Iterator[Page]:
-    """Signed in as the first admin. Whatever it loads comes from the service, and no script fails."""
+    """Signed in as the first admin. Whatever it loads comes from the service, and its console has no errors."""
     loaded: list[str] = []
     errors: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.page and message.page.url}: {message.text}")
+
     with open_browser(CHROMIUM or "") as browser:
         page = browser.new_page(color_scheme="dark")
         page.set_default_timeout(SECONDS)
         page.on("request", lambda request: loaded.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
+        page.on("console", note)
         page.goto(f"{hasty.url}/admin/")
         page.get_by_label("Username").fill("admin")
         page.get_by_label("Password").fill(hasty.first_password)
@@ -70,7 +78,9 @@ def page(hasty: Service) -> Iterator[Page]:
         expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
         yield page
     assert [url for url in loaded if not url.startswith((hasty.url, "data:", "blob:"))] == []
-    assert errors == []
+    assert [error for error in errors if not error.startswith(f"{hasty.url}/admin/django_rq/")] == []
+    # django-rq's lists call a jQuery plugin, inline, that Django has no more: the policy refuses it, and nothing else.
+    assert [error for error in errors if "inline script" not in error] == []
 
 
 def onboard(page: Page, service: Service, receiver: Receiver) -> str:
@@ -109,6 +119,22 @@ def assert_every_page_fits_a_phone(page: Page, service: Service) -> None:
     page.set_viewport_size(desktop or {"width": 1280, "height": 720})
 
 
+def open_one_page_of_each_kind(page: Page, service: Service) -> int:
+    """Follow every link from the first page on, but to one row of each table; returns how many pages that were."""
+    seen: dict[str, None] = {}
+    waiting = [f"{service.url}/admin/", f"{service.url}/api/docs"]
+    while waiting:
+        url = waiting.pop()
+        kind = re.sub(r"\d+", "N", urlsplit(url).path)
+        if kind in seen or "logout" in kind or ".json" in kind:
+            continue
+        seen[kind] = None
+        page.goto(url)
+        hrefs = page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
+        waiting += [href for href in hrefs if href.startswith(f"{service.url}/admin/")]
+    return len(seen)
+
+
 def test_an_operators_day(page: Page, hasty: Service, git_host: GitHost) -> None:
     handbook = git_host.create("acme/handbook")
     handbook.commit({"README.md": "# Handbook\n", "docs/start.md": "Start here.\n"})
@@ -134,6 +160,8 @@ def test_an_operators_day(page: Page, hasty: Service, git_host: GitHost) -> None
         wait_until(lambda: receiver.files_of(repository_id) == handbook.files(), "the change arrives")
 
         assert_every_page_fits_a_phone(page, hasty)
+        assert open_one_page_of_each_kind(page, hasty) > 30
+        page.goto(f"{hasty.url}/admin/")
         page.get_by_role("link", name="Apps").first.click()
         page.get_by_role("link", name="Company search").click()
         page.get_by_role("link", name="Delete").click()
