@@ -125,7 +125,7 @@ RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
     for name in ("snapshots", "deliveries", "deliveries-slow")
 }
-RQ = {"WORKER_CLASS": "docora.processes.worker.Worker", "COMMIT_MODE": "on_db_commit"}
+RQ = {"WORKER_CLASS": "docora.processes.kept_horse.HorseKeepingWorker", "COMMIT_MODE": "on_db_commit"}
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 if env.LOG_LEVEL.upper() not in _LOG_LEVELS:

@@ -1,4 +1,4 @@
-"""A work horse stays for more than one job, and is none the worse for the worker that drives it."""
+"""A work horse stays for more than one job; killed, frozen or old, it costs no other job."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 import pytest
-from rq import Queue
+from rq import Queue, Worker
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
-from docora.processes import horse
+from docora.processes.kept_horse import RQ_INTERNALS, HorseKeepingWorker, channel
 from tests.support.lock_cast import Cast, send, work
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_after_a_job_that_failed_or_was_large_comes_a_fresh_horse(
 def test_a_horse_that_has_grown_old_makes_room(
     cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horse, "LIFETIME", 3.0)
+    monkeypatch.setattr(channel, "LIFETIME", 3.0)
     cast.start(work)
     do()
     do(seconds=3.1)
@@ -122,16 +122,16 @@ def test_a_busy_horse_ends_with_its_killed_worker(cast: Cast, worker: BaseProces
 
 def test_no_other_child_hides_from_the_horse_that_its_worker_is_gone() -> None:
     """Such as RQ's scheduler, which is forked anew when it has died."""
-    reins = horse.Reins()
+    ends = channel.HorseChannel()
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if reins.in_the_horse().next_order() is None else 1)
-    reins.in_the_worker(pid)
+        os._exit(0 if ends.horse_end().next_order() is None else 1)
+    ends.keep_worker_end(pid)
     other = os.fork()
     if other == 0:
         signal.pause()
-    assert reins.has_done_its_job()
-    reins.drop()
+    assert ends.wait_for_done()
+    ends.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.kill(other, signal.SIGKILL)
     os.waitpid(other, 0)
@@ -178,20 +178,27 @@ def test_a_worker_that_is_to_end_ends_its_busy_horse(
     assert len(cast.journal.read_text().split()) == (2 if signals == 1 else 1)
 
 
-def test_who_is_interrupted_in_waiting_can_wait_again() -> None:
-    """The worker's alarm may ring when the mark has been seen and nothing has come of it yet."""
-    order = horse.Order(job_id="job", queue="queue", execution_id="execution")
-    reins = horse.Reins()
+def test_a_wait_for_the_end_of_a_job_can_be_repeated() -> None:
+    """RQ's alarm may interrupt the worker when the byte has been seen and nothing has come of it yet."""
+    order = channel.Order(job_id="job", queue="queue", execution_id="execution")
+    ends = channel.HorseChannel()
     pid = os.fork()
     if pid == 0:
         try:
-            os._exit(7 if reins.in_the_horse().next_order() == order else 1)
+            os._exit(7 if ends.horse_end().next_order() == order else 1)
         finally:
             os._exit(1)
-    reins.in_the_worker(pid)
-    assert [reins.has_done_its_job() for _ in range(2)] == [True, True]
-    assert reins.hand(order)
-    assert not reins.has_done_its_job()
+    ends.keep_worker_end(pid)
+    assert [ends.wait_for_done() for _ in range(2)] == [True, True]
+    assert ends.hand(order)
+    assert not ends.wait_for_done()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert not reins.hand(order)
-    reins.drop()
+    assert not ends.hand(order)
+    ends.close()
+
+
+def test_each_part_of_rq_that_a_kept_horse_relies_on_is_named_and_still_there(cast: Cast) -> None:
+    worker = Worker(["snapshots"], connection=cast.server)
+    assert {name for name in RQ_INTERNALS if not hasattr(worker, name)} == set()
+    overridden = {name for name in vars(HorseKeepingWorker) if hasattr(Worker, name) and not name.startswith("__")}
+    assert overridden - {"teardown"} <= set(RQ_INTERNALS)

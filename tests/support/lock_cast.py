@@ -17,10 +17,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import redis
+from django.conf import settings
+from django.utils.module_loading import import_string
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from docora.processes.worker import Worker
 from repositories.base import connections
 from repositories.repo_lock import LockLostError, LockTimeoutError, lock_status, repo_lock
 from repositories.repo_lock._server import LockServer, Names, new_token
@@ -111,7 +112,9 @@ def work(*, burst: bool = False) -> None:
     """What `manage.py rqworker snapshots` does."""
     connection = connections.connect()
     queue = Queue("snapshots", connection=connection, serializer=JSONSerializer)
-    worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=30)
+    worker = import_string(settings.RQ["WORKER_CLASS"])(
+        [queue], connection=connection, serializer=JSONSerializer, worker_ttl=30
+    )
     worker.work(burst=burst, with_scheduler=True, logging_level="ERROR")
 
 

@@ -1,8 +1,8 @@
-"""A work horse that stays for more than one job: the reins between it and its worker.
+"""The socket pair between a worker and the work horse that it keeps.
 
-A socket pair, one end each. The worker writes which job is next; the horse writes a mark when it takes one up, and
-another when it has done it and stays. A closed end says the rest: to the horse, that nobody needs it any more; to the
-worker, that the horse has ended, as RQ's own does after every job.
+The worker writes which job is next. The horse writes one byte when it begins a job, and another when it has done it and
+waits for the next. A closed end means: to the horse, that it is not needed any more; to the worker, that the horse has
+ended, as RQ's own does after every job.
 """
 
 import contextlib
@@ -15,26 +15,25 @@ import time
 from dataclasses import asdict, dataclass
 from weakref import WeakSet
 
-# No older horse gets another job: what jobs have left behind in it goes with it.
+# Seconds: an older horse gets no further job, so what jobs have left behind in it does not grow for long.
 LIFETIME = 60.0
-# One whose memory has ever grown beyond this had a large job; the next one is small again.
+# A horse whose memory has ever grown by this factor had a large job; the next one is small again.
 _GROWTH = 1.5
-# One that does not take up a job within so many seconds is frozen.
+# Seconds: a horse that does not begin a job within them is frozen.
 _PATIENCE = 5.0
-_TAKEN = b"!"
+_BEGUN = b"!"
 _DONE = b"."
 
+_worker_ends: WeakSet[socket.socket] = WeakSet()
 
-_workers_ends: WeakSet[socket.socket] = WeakSet()
 
-
-def _close_workers_ends() -> None:
-    """No other child of the worker keeps one open, and so hides from the horse that the worker is gone."""
-    for end in _workers_ends:
+def _close_worker_ends() -> None:
+    """If another child of the worker kept one open, the horse would not see that the worker is gone."""
+    for end in _worker_ends:
         end.close()
 
 
-os.register_at_fork(after_in_child=_close_workers_ends)
+os.register_at_fork(after_in_child=_close_worker_ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +43,20 @@ class Order:
     execution_id: str
 
 
-class Reins:
-    """Made before the fork; then each side takes its end."""
+class HorseChannel:
+    """Made before the fork; then the worker calls `keep_worker_end`, and the horse `horse_end`."""
 
     def __init__(self) -> None:
         self._worker, self._horse = socket.socketpair()
-        _workers_ends.add(self._worker)
+        _worker_ends.add(self._worker)
         self._too_old_at = time.monotonic() + LIFETIME
         self.horse_pid = 0
 
-    def in_the_worker(self, horse_pid: int) -> None:
+    def keep_worker_end(self, horse_pid: int) -> None:
         self._horse.close()
         self.horse_pid = horse_pid
 
-    def in_the_horse(self) -> "HorseEnd":
+    def horse_end(self) -> "HorseEnd":
         return HorseEnd(self._horse)
 
     @property
@@ -69,33 +68,33 @@ class Reins:
         with contextlib.suppress(OSError):
             if not self.too_old and self._worker.recv(1, socket.MSG_DONTWAIT) == _DONE:
                 self._worker.sendall(json.dumps(asdict(order)).encode() + b"\n")
-                return self._is_taken()
+                return self._has_begun()
         return False
 
-    def _is_taken(self) -> bool:
+    def _has_begun(self) -> bool:
         self._worker.settimeout(_PATIENCE)
         try:
-            return self._worker.recv(1) == _TAKEN
+            return self._worker.recv(1) == _BEGUN
         except TimeoutError:
-            # From here on the horse cannot say it any more, and so does not begin.
+            # From here on the horse cannot write its byte any more, and so does not begin.
             self._worker.shutdown(socket.SHUT_RD)
-            return self._worker.recv(1, socket.MSG_DONTWAIT) == _TAKEN
+            return self._worker.recv(1, socket.MSG_DONTWAIT) == _BEGUN
         finally:
             self._worker.settimeout(None)
 
-    def has_done_its_job(self) -> bool:
-        """Waits; False if the horse ends. The mark is only looked at: a signal may interrupt who waits, at any time."""
+    def wait_for_done(self) -> bool:
+        """False if the horse ends. The byte stays in the socket, because a signal may interrupt the caller."""
         with contextlib.suppress(ConnectionResetError):
             return self._worker.recv(1, socket.MSG_PEEK) == _DONE
         return False
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """The horse ends by itself, as soon as it has nothing to do."""
         self._worker.close()
 
-    def put_down(self) -> None:
-        """For a horse that has nothing to do: end it now, even if it is frozen."""
-        self.drop()
+    def kill_idle_horse(self) -> None:
+        """At once, even if it is frozen."""
+        self.close()
         if not self.horse_pid:
             return
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -116,7 +115,7 @@ class HorseEnd:
         with contextlib.suppress(OSError):  # the worker was killed
             self._end.sendall(_DONE)
             if line := self._orders.readline():
-                self._end.sendall(_TAKEN)
+                self._end.sendall(_BEGUN)
                 return Order(**json.loads(line))
         return None
 
