@@ -48,7 +48,7 @@ def hash_of(bearer_token: str) -> str:
 
 
 class App(models.Model):
-    """A client app: who may ask, and where its changes go."""
+    """A client app: its bearer token, and where its webhooks go."""
 
     public_id = models.CharField(max_length=28, unique=True, default=_app_id, editable=False)
     name = models.CharField(max_length=200)

@@ -1,8 +1,8 @@
 """Which files of a repository a watch wants: globs to include, globs to exclude, a size.
 
 A glob names whole paths: `*`, `?` and `[…]` stay inside one folder, `**` is any number of folders. One
-without a slash means the file's name, in whatever folder; one that ends in a slash means all below it.
-Matching takes time in proportion to path and glob, however many stars an app thinks of.
+without a slash means the file's name, in any folder; one that ends in a slash means all below it.
+Matching takes time in proportion to path and glob, however many stars a glob has.
 """
 
 import fnmatch

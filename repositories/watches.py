@@ -138,7 +138,7 @@ def _is_private(remote: RemoteUrl, ref: str) -> bool:
 
 
 def watch_of(app: App, repository_id: str) -> Watch:
-    """This app's watch of that repository; another app's is as unknown as one that never was."""
+    """This app's watch of that repository. Another app's watch answers as if it did not exist."""
     if not _PUBLIC_ID.fullmatch(repository_id):
         raise NotWatched
     try:
@@ -159,7 +159,7 @@ def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
 
 
 def hold_app(app: App) -> bool:
-    """Hold the app's row, before any other: nobody watches with an app that is being deleted. False if it is gone."""
+    """Lock the app's row, before any other: an app that is being deleted cannot watch. False if it is gone."""
     return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
 
 
@@ -178,7 +178,7 @@ def _locked(repository_id: str) -> Iterator[Repository]:
 def _forget(watches: QuerySet[Watch]) -> int:
     """Delete at most one watch with all that hangs on it; returns how many there were.
 
-    Its row is locked first: a delivery run writes under that lock, so it either comes before or finds nothing.
+    Its row is locked first. A delivery run writes under that lock, so it either comes before or finds no watch.
     """
     ids = list(watches.select_for_update().values_list("pk", flat=True))
     Watch.objects.filter(pk__in=ids).delete()

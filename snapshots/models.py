@@ -138,6 +138,8 @@ class Delivery(models.Model):
     path = models.TextField(blank=True)
     sha256 = models.CharField(max_length=64, blank=True)
     commit_sha = models.CharField(max_length=64, blank=True)
+    piece = models.PositiveIntegerField(default=0, db_default=0, help_text="From 1, of a file that goes in pieces.")
+    pieces = models.PositiveIntegerField(default=0, db_default=0)
     status = models.PositiveSmallIntegerField(null=True, help_text="The answer's HTTP status; empty: no answer.")
     milliseconds = models.PositiveIntegerField()
     error_class = models.CharField(

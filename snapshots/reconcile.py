@@ -1,7 +1,7 @@
-"""Reconcile: bring disk, rows and refs back to what the watches need, whatever was killed or lost on the way.
+"""Reconcile: bring disk, rows and refs back to what the watches need, after workers were killed or disks were lost.
 
-Every step looks again under the lock of the clone that it touches, leaves a busy one to the next round, and
-can be repeated at any time.
+Every step checks again under the lock of the clone that it touches, leaves a busy clone to the next round, and can be
+repeated at any time.
 """
 
 import logging
@@ -25,7 +25,7 @@ from snapshots.models import Snapshot
 
 log = logging.getLogger("docora.reconcile")
 
-# Longer than any delivery may run: who reads a commit that is not the newest has ended by then.
+# Longer than any delivery may run: no run reads a commit that has not been the newest for so long.
 _PIN_AGE = timedelta(hours=6)
 _MOST_PACKS = 30
 
@@ -62,7 +62,7 @@ def apply(finding: Finding, *, job_id: str) -> bool:
 
 
 def findings() -> Iterator[Finding]:
-    """In this order: room is made first, and made anew is only what is needed."""
+    """In this order: space is freed first, so that clones can be made again where they are needed."""
     known = set(Repository.objects.values_list("clone_key", flat=True))
     on_disk = clones.keys_on_disk()
     yield from _leftovers()
@@ -90,7 +90,7 @@ def _unknown_clones(on_disk: list[str], known: set[str]) -> Iterator[Finding]:
 
 
 def _missing_clones(on_disk: set[str]) -> Iterator[Finding]:
-    """A clone that is gone is missed only where somebody has yet to be told; otherwise the next change brings it."""
+    """A missing clone matters only where an app still lacks something; otherwise the next change fetches it."""
     behind = Repository.objects.filter(watches__synced_sequence__lt=F("sequence"), needs_repair=False).distinct()
     for repository in behind:
         if repository.clone_key not in on_disk:
@@ -152,7 +152,7 @@ def _forget_history(repository: Repository, *, job_id: str) -> None:
 
 
 def _over_quota(keys: list[str]) -> Iterator[Finding]:
-    """The clones out of use for longest, until the rest fits; never one that somebody has yet to be told from."""
+    """The least recently used clones, until the rest fits; never one that a delivery still needs."""
     if not settings.DISK_QUOTA_BYTES:
         return
     usages = sorted((clones.usage(key) for key in keys), key=lambda usage: usage.last_used)

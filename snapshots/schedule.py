@@ -1,7 +1,7 @@
-"""The scheduler's tick: ask for what is due. Any number of ticks at once ask for the same jobs, which are one.
+"""The scheduler's tick: request what is due. Ticks at the same time request the same jobs, which become one.
 
-However long everything stood still, no more looks are queued than the backlog holds: what has been due for
-longest comes first, the rest follows tick by tick.
+After a long standstill no more looks are queued than SCAN_BACKLOG allows: those that have been due for longest first,
+the rest tick by tick.
 """
 
 import logging

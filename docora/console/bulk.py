@@ -29,36 +29,27 @@ _KEPT_FOR = 24 * 3600
 _JOB_TIMEOUT = 4 * 3600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verb:
+    """What is done with the chosen rows, a batch at a time. It only marks them; the workers do what is marked."""
+
     label: str
     model: type[Model]
-    related: tuple[str, ...]
     run: Callable[[list[Any]], None]
     at_once: int = 1
 
-
-def _each(run: Callable[[Watch], None]) -> Callable[[list[Watch]], None]:
-    def run_all(watches: list[Watch]) -> None:
-        for watch in watches:
-            run(watch)
-
-    return run_all
+    @property
+    def rows(self) -> QuerySet[Any]:
+        """With what their titles name."""
+        path = "" if self.model is Watch else "watch__"
+        return self.model._default_manager.select_related(f"{path}app", f"{path}repository")
 
 
 VERBS = {
-    "retry": Verb(label="Retry", model=Watch, related=("app", "repository"), run=_each(retry)),
-    "resync": Verb(label="Resync", model=Watch, related=("app", "repository"), run=_each(redelivery.resync)),
-    "redeliver": Verb(
-        label="Redeliver",
-        model=Delivery,
-        related=("watch__app", "watch__repository"),
-        run=redelivery.redeliver_many,
-        at_once=500,
-    ),
-    "retry_parked": Verb(
-        label="Retry parked files", model=Watch, related=("app", "repository"), run=_each(redelivery.retry_parked)
-    ),
+    "retry": Verb("Retry", Watch, lambda watches: retry(watches[0])),
+    "resync": Verb("Resync", Watch, lambda watches: redelivery.resync(watches[0])),
+    "retry_parked": Verb("Retry parked files", Watch, lambda watches: redelivery.retry_parked(watches[0])),
+    "redeliver": Verb("Redeliver", Delivery, redelivery.redeliver_many, at_once=500),
 }
 
 
@@ -86,7 +77,7 @@ class Progress:
 
 def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
     verb, run_id = VERBS[name], secrets.token_hex(8)
-    chosen = list(rows.select_related(*verb.related))
+    chosen = list(verb.rows.filter(pk__in=rows.values("pk")))
     write_log(request, chosen, f"{verb.label}, with {len(chosen) - 1} others" if len(chosen) > 1 else verb.label)
     facts: dict[Any, Any] = {"verb": name, "total": len(chosen), "failed": 0, "started": int(time.time())}
     with queue.connection().pipeline() as pipeline:
@@ -104,9 +95,13 @@ def run(run_id: str) -> None:
     connection = queue.connection()
     while (progress := progress_of(run_id)) and not progress.is_over:
         keys = [int(key) for key in connection.lrange(_left_key(run_id), 0, progress.verb.at_once - 1)]
-        if error := _run_some(progress.verb, keys):
+        rows = list(progress.verb.rows.filter(pk__in=keys))
+        try:
+            if rows:  # else they are gone, and there is nothing to be done
+                progress.verb.run(rows)
+        except DocoraError as error:
             connection.hincrby(_key(run_id), "failed", len(keys))
-            connection.hset(_key(run_id), "last_error", error)
+            connection.hset(_key(run_id), "last_error", f"{rows[0]}: {error}")
         connection.ltrim(_left_key(run_id), len(keys), -1)
 
 
@@ -126,10 +121,6 @@ def progress_of(run_id: str) -> Progress | None:
     )
 
 
-def cancel(run_id: str) -> None:
-    queue.connection().hset(_key(run_id), "cancelled", "1")
-
-
 def page(request: HttpRequest, run_id: str) -> HttpResponse:
     """How far it is; a POST cancels what is left."""
     progress = progress_of(run_id)
@@ -140,7 +131,7 @@ def page(request: HttpRequest, run_id: str) -> HttpResponse:
     if request.method == "POST":
         if not may_cancel:
             raise PermissionDenied
-        cancel(run_id)
+        queue.connection().hset(_key(run_id), "cancelled", "1")
         messages.warning(request, f"Cancelled. {progress.done} of {progress.total} were done before.")
         return HttpResponseRedirect(request.path)
     context = {
@@ -151,16 +142,6 @@ def page(request: HttpRequest, run_id: str) -> HttpResponse:
         "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
     }
     return TemplateResponse(request, "docora/console/bulk.html", context)
-
-
-def _run_some(verb: Verb, keys: list[int]) -> str:
-    """Returns what went wrong, if anything did; for a row that is gone there is nothing to be done."""
-    rows = list(verb.model._default_manager.select_related(*verb.related).filter(pk__in=keys))
-    try:
-        verb.run(rows)
-    except DocoraError as error:
-        return f"{rows[0]}: {error}"
-    return ""
 
 
 def _key(run_id: str) -> str:

@@ -9,14 +9,14 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from docora.console import bodies, bulk
+from docora.console import bulk
 from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import NOTHING, ago, code, commit_link, outcome_of, page_link
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
 from repositories.models import App, Repository, Watch
 from snapshots.changes import Event
-from snapshots.delivery import notices, redelivery
+from snapshots.delivery import notices, rebuild, redelivery
 from snapshots.models import ACCEPTED, Delivery
 
 READ_CONTENT = "snapshots.read_content"
@@ -117,6 +117,7 @@ class DeliveryAdmin(OfAWatchAdmin):
             ("Answer", outcome_of(delivery)),
             ("Error", delivery.error or NOTHING),
             ("Path", delivery.path or NOTHING),
+            ("Piece", f"{delivery.piece} of {delivery.pieces}" if delivery.pieces else NOTHING),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
             ("Watch", page_link(watch)),
@@ -131,8 +132,8 @@ class DeliveryAdmin(OfAWatchAdmin):
     def panels(self, request: HttpRequest, delivery: Delivery) -> dict[str, object]:
         others = Delivery.objects.filter(watch=delivery.watch_id, message_id=delivery.message_id)
         return {
-            "headers": bodies.headers_of(delivery),
-            "body": bodies.rebuilt(delivery) if request.user.has_perm(READ_CONTENT) else None,
+            "headers": rebuild.headers_of(delivery),
+            "body": rebuild.body_of(delivery) if request.user.has_perm(READ_CONTENT) else None,
             "attempts": others.exclude(pk=delivery.pk).order_by("-attempted_at")[:10],
         }
 

@@ -18,7 +18,7 @@ def lane_of(app: App) -> str:
 
 
 def timeout(lane: str, full: float) -> float:
-    """In the fast lane nobody holds a worker for longer than a few seconds; the slow lane has the full time."""
+    """In the fast lane no endpoint holds a worker for longer than a few seconds; the slow lane has the full time."""
     return full if lane == queue.SLOW_DELIVERIES else min(full, settings.SLOW_AFTER)
 
 

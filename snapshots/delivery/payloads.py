@@ -40,9 +40,14 @@ def describe(repository: Repository) -> dict[str, str]:
 class Bodies:
     """The bodies that tell one app about changes at one commit."""
 
-    def __init__(self, repository: Repository, commit_sha: str) -> None:
+    def __init__(
+        self, repository: Repository, commit_sha: str, *, at: datetime | None = None, transfer: str = ""
+    ) -> None:
+        """`at` and `transfer` stand for an attempt in the past: its time, and the id of its pieces."""
         self._repository = describe(repository)
         self._commit_sha = commit_sha
+        self._at = at
+        self._transfer = transfer
 
     def of(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
         """One body, or several for a file that goes in pieces.
@@ -69,8 +74,8 @@ class Bodies:
 
     def _pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
         """One transfer, in order, under an id of its own: a transfer that failed starts again under another one."""
-        transfer, length = str(uuid.uuid4()), settings.BINARY_CHUNK_SIZE_BYTES
-        total = -(-(-(-change.size // 3) * 4) // length)
+        transfer, length = self._transfer or str(uuid.uuid4()), settings.BINARY_CHUNK_SIZE_BYTES
+        total = count_pieces(change.size)
         for index, piece in enumerate(_cut(_base64(content), length)):
             chunk = {"id": transfer, "index": index, "total": total}
             file = {**_facts(change), "content": piece, "content_encoding": "base64", "chunk": chunk}
@@ -84,9 +89,14 @@ class Bodies:
                 "file": file,
                 **previous,
                 "commit_sha": self._commit_sha,
-                "timestamp": iso(timezone.now()),
+                "timestamp": iso(self._at or timezone.now()),
             }
         )
+
+
+def count_pieces(size: int) -> int:
+    """Of a content of so many bytes, if it goes in pieces: its base64 text, cut every BINARY_CHUNK_SIZE_BYTES."""
+    return -(-(-(-size // 3) * 4) // settings.BINARY_CHUNK_SIZE_BYTES)
 
 
 def _named(path: GitPath) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Telling again what an app was told before, because somebody asked for it.
+"""Sending again what an app was sent before, because somebody asked for it.
 
-Nothing is sent from here. What is to be told again is marked, and the next run of the watch tells it like any
-other change: under the lock, with access proven, at the newest commit and in order for each path. So an old content
-can never overtake a newer one; who asks for an old delivery gets what the path has now. A message that is told again
-keeps its id, but for a resync, whose messages are new ones.
+Nothing is sent from here. Rows are marked, and the next run of the watch sends them like any other change: under the
+lock, with access proven, at the newest commit and in order for each path. So an old content can never overtake a newer
+one: redelivering an old delivery sends what the path has now. A message that is sent again keeps its id; the messages
+of a resync are new ones.
 """
 
 from collections.abc import Iterable
@@ -126,7 +126,7 @@ def _redeliver(deliveries: list[Delivery]) -> None:
 
 
 def _hold(watch: Watch) -> None:
-    """The watch's row before those that hang on it, as a run does: so neither waits for the other."""
+    """Lock the watch's row before the rows that belong to it, as a run does: so the two cannot deadlock."""
     Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
 
 
@@ -168,6 +168,6 @@ def _request_now(watch: Watch) -> None:
 
 
 def _hurry(watch_id: int) -> None:
-    """Before the job is asked for: one that waits out a pause would count as asked for."""
+    """Before the job is requested: a job that waits for the end of its pause would count as requested already."""
     for lane in (queue.DELIVERIES, queue.SLOW_DELIVERIES):
         queue.hurry(lane, messages.delivery_job(watch_id))

@@ -1,9 +1,9 @@
-"""One run: an app is told one snapshot, with as many requests in flight as it wants, and every answer written down.
+"""One run: send one snapshot to one app, with as many requests in flight as the app wants, and record every answer.
 
-A message counts as under way from the moment when it is handed to the client until its answer is committed.
-At most `max_in_flight` requests are open at once, and at most `_Window.size` messages are under way: so many may be
-told twice when the worker is killed, and no other. With `max_in_flight` 1 that is one: the answer to each message is
-committed before the next one is sent.
+A message is under way from the moment when it is handed to the client until its answer is committed. At most
+`max_in_flight` requests are open at once, and at most `_Window.size` messages are under way: a killed worker may repeat
+that many messages, and no more. With `max_in_flight` 1 the answer to each message is committed before the next one is
+sent.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from repositories.models import Watch
 from repositories.repo_lock import HeldLock
 from snapshots import rows
 from snapshots.changes import Change, Event, changes_for
-from snapshots.delivery.payloads import Bodies
+from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.models import Delivered, Delivery, Parked, Snapshot
 
@@ -32,11 +32,11 @@ from snapshots.models import Delivered, Delivery, Parked, Snapshot
 _PULSE = 0.25
 _BYTES_UNDER_WAY = 16 << 20
 _BATCH = 128
-# So many refusals that may be about the file, and not one acceptance, are taken for a fault of the endpoint.
+# After so many refusals that may be about the file, and no acceptance, the endpoint itself is taken to be at fault.
 _SUSPICIOUS = 20
-# Of the 4xx answers, these are about the endpoint or the moment; every other one is about the one file.
+# 4xx answers that are about the endpoint or the moment. Every other 4xx is about the one file.
 _ENDPOINT_STATUS = {401, 403, 404, 405, 407, 408, 410, 425, 429}
-# And these are about it without doubt.
+# 4xx answers that are about the file without doubt.
 _FILE_STATUS = {409, 413, 415, 422}
 
 
@@ -55,7 +55,13 @@ class TakesLong(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMessage(Message):
     change: Change
-    completes: bool
+    # Of a file that goes in pieces: which one this is, from 1. The last one completes the file.
+    piece: int = 0
+    pieces: int = 0
+
+    @property
+    def completes(self) -> bool:
+        return self.piece == self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class _Window:
 
     @property
     def refill_at(self) -> int:
-        """So many unanswered keep every lane busy while more is prepared."""
+        """Prepare more messages when so many are left unanswered: enough to keep every lane busy meanwhile."""
         return 0 if self.lanes == 1 else self.lanes
 
 
@@ -152,7 +158,7 @@ class Run:
         try:
             for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
                 everything = self._tell_each(changes) and everything
-                # A file may only be created where another one has been deleted before.
+                # Deletes are acknowledged before creates begin: a file may take the place of a deleted folder.
                 self._settle()
                 if self._failure or not everything:
                     break
@@ -192,17 +198,14 @@ class Run:
             self._transfer(change, chain((body, following), bodies))
 
     def _transfer(self, change: Change, bodies: Iterator[bytes]) -> None:
-        """Pieces in order, each acknowledged before the next. In the fast lane, it has a time of its own."""
+        """Pieces in order, each acknowledged before the next. In the fast lane the transfer has a time limit."""
         self._settle()
         ends_at = time.monotonic() + self._budget
-        body = next(bodies)
-        for following in bodies:
-            if self._gives_way and time.monotonic() > ends_at:
+        for piece, body in enumerate(bodies, 1):
+            if self._gives_way and piece > 1 and time.monotonic() > ends_at:
                 raise TakesLong(f"{change.path.text} took longer than {self._budget:g} s.")
-            if self._failure or not self._send_alone(_message(self._watch, change, body, piece=True)).accepted:
+            if self._failure or not self._send_alone(_message(self._watch, change, body, piece=piece)).accepted:
                 return
-            body = following
-        self._send_alone(_message(self._watch, change, body))
 
     def _send(self, message: FileMessage) -> None:
         while self._client.unanswered + len(self._outcomes) >= self._window.size:
@@ -251,7 +254,7 @@ class Run:
 
     @property
     def _believes_refusals(self) -> bool:
-        """An endpoint that accepts other files, or refuses these time and again, means the files."""
+        """An endpoint that accepts other files, or that refuses after many attempts, means these files."""
         return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
 
     def _fail(self, answer: Answer) -> None:
@@ -259,12 +262,13 @@ class Run:
         self._client.drop_waiting()
 
     def _record(self, *, park_all: bool = False) -> None:
-        """Commit what was answered, unless the run has no right to go on."""
+        """Commit what was answered, unless the lock is lost or somebody has asked for something else meanwhile."""
         self._held.check()
         self._recorded_at = time.monotonic()
         outcomes, self._outcomes = self._outcomes, []
         with transaction.atomic() if outcomes or self._refused else nullcontext():
             is_current = self._is_current()
+            # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
                 _acknowledge(self._watch, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
@@ -273,7 +277,7 @@ class Run:
             raise Outdated
 
     def _is_current(self) -> bool:
-        """Reads the row under its lock, so that nobody unwatches or asks for a resync in between."""
+        """Under the row's lock, so that no unwatch and no resync can come between this check and the write."""
         watches = Watch.objects.filter(pk=self._watch.pk)
         if connection.in_atomic_block:
             watches = watches.select_for_update()
@@ -293,11 +297,15 @@ class Run:
         )
 
 
-def _message(watch: Watch, change: Change, body: bytes, *, piece: bool = False) -> FileMessage:
-    """The id is the same for every attempt; a piece belongs to one transfer and so to one attempt."""
+def _message(watch: Watch, change: Change, body: bytes, *, piece: int = 0) -> FileMessage:
+    """The id is the same for every attempt. A piece has an id of its own, because each transfer starts anew; the last
+    one, which completes the file, has the file's."""
+    pieces = count_pieces(change.size) if piece else 0
     facts = f"{watch.pk}.{watch.resyncs}.{change.event}.{change.file_id}.{change.since}.".encode()
-    digest = hashlib.sha256(facts + body if piece else facts).hexdigest()
-    return FileMessage(event=change.event, id=f"msg_{digest[:32]}", body=body, change=change, completes=not piece)
+    digest = hashlib.sha256(facts if piece == pieces else facts + body).hexdigest()
+    return FileMessage(
+        event=change.event, id=f"msg_{digest[:32]}", body=body, change=change, piece=piece, pieces=pieces
+    )
 
 
 def _acknowledge(watch: Watch, changes: list[Change]) -> None:
@@ -316,7 +324,7 @@ def _acknowledge(watch: Watch, changes: list[Change]) -> None:
 
 
 _LOGGED = (
-    *("watch", "message_id", "event", "path", "sha256", "commit_sha", "manual", "attempted_at"),
+    *("watch", "message_id", "event", "path", "sha256", "commit_sha", "piece", "pieces", "manual", "attempted_at"),
     *("status", "milliseconds", "error_class", "error", "answer"),
 )
 
@@ -330,7 +338,17 @@ def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]
     message, change, answer = outcome.message, outcome.message.change, outcome.answer
     return (
         *(message.id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
-        *(change.manual, now, answer.status, answer.milliseconds, answer.error_class, answer.error, answer.text),
+        *(
+            message.piece,
+            message.pieces,
+            change.manual,
+            now,
+            answer.status,
+            answer.milliseconds,
+            answer.error_class,
+            answer.error,
+            answer.text,
+        ),
     )
 
 

@@ -1,9 +1,9 @@
 """The signature: over the very bytes that are sent, at the moment when they are sent.
 
-While a key is being rotated there are two, or more if it is rotated again meanwhile. `webhook-signature` carries a
-signature of each, so a receiver may know any of them.
-`X-Docora-Signature` has room for one: the new key's, until the receiver refuses it and accepts an old one's.
-So a receiver that has not heard of the new key goes on working until the overlap ends.
+While a key is being rotated there are two keys, or more if it is rotated again meanwhile. `webhook-signature` carries a
+signature of each, so a receiver may know any of them. `X-Docora-Signature` has room for one: the new key's, until the
+receiver refuses it and accepts an old one's. So a receiver that only knows the old key goes on working until the
+overlap ends.
 """
 
 import base64

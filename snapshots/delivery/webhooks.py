@@ -25,10 +25,10 @@ from snapshots.delivery.signing import Signer
 from snapshots.models import is_accepted
 
 _KEPT = 2048
-# A longer answer costs its connection; up to here it is read off, so that the connection can be used again.
+# An answer is read up to here, so that its connection can be used again. A longer one costs the connection.
 _READ_OFF = 1 << 16
 _LONGEST_RETRY_AFTER = 24 * 3600.0
-# The signature may be what is refused; 400 may as well be about the message.
+# The signature may be the reason; 400 may as well be about the message.
 _SIGNATURE_REFUSED = {400, 401, 403}
 _KEY_REFUSED = {401, 403}
 _NOT_NOW = {408, 425, 429}
@@ -75,7 +75,7 @@ class Answer:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Its clock stands still while nobody runs it: who waits for the database must not blame the endpoint for it."""
+    """Its clock stands still while the loop does not run: a wait for the database is no time-out of the endpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class WebhookClient(Generic[M]):
         )
 
     async def _close(self) -> None:
-        """Requests that are still under way are cut off: who leaves early does not wait for a hanging receiver."""
+        """Requests that are still under way are cut off: a run that ends early does not wait for a hanging receiver."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -183,7 +183,7 @@ class WebhookClient(Generic[M]):
             self._answered.append((message, answer))
             self._discount(message)
             if not answer.accepted:
-                self._enough.set()  # whoever asked for the answers decides whether more is sent
+                self._enough.set()  # the run looks at this answer before more is sent
                 return
 
     def _discount(self, message: M) -> None:
@@ -229,11 +229,11 @@ class WebhookClient(Generic[M]):
             return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
         except (
             Exception
-        ) as error:  # whatever a strange peer provokes in a library is a failed delivery, not a hanging run
+        ) as error:  # a strange peer may provoke any error in the library: a failed delivery, not a crashed run
             return Answer(status=None, error=_reason(error), error_class=_class_of(error), milliseconds=took())
 
     def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """Judges the address that is about to be dialled, so a name that changes its mind gains nothing."""
+        """Checks the address that is about to be dialled, so a name that resolves differently later gains nothing."""
         family, kind, protocol, _, address = info
         try:
             network.check_address(address[0], plain=self._base_url.startswith("http:"))

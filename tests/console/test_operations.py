@@ -325,7 +325,7 @@ def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, mo
     def refuse(_: list[Watch]) -> None:
         raise NotWatched
 
-    monkeypatch.setitem(bulk.VERBS, "retry", bulk.Verb(label="Retry", model=Watch, related=(), run=refuse))
+    monkeypatch.setitem(bulk.VERBS, "retry", bulk.Verb("Retry", Watch, refuse))
     answer = operator.post(
         reverse("admin:repositories_watch_changelist"), {"action": "retry_selected", "_selected_action": [watch.pk]}
     )

@@ -106,7 +106,7 @@ def test_a_delivery_shows_its_request_rebuilt_from_git(admin: Client, private_wa
     page = page_of(admin, delivery)
     assert f"{private_watch.app.base_url}/create" in page
     assert delivery.message_id in page
-    assert "&quot;content&quot;: &quot;one&quot;" in page
+    assert "&quot;content&quot;:&quot;one&quot;" in page
 
 
 @pytest.mark.parametrize(("role", "is_shown"), [(OPERATOR, True), (VIEWER, False)])
@@ -118,7 +118,7 @@ def test_a_viewer_sees_the_delivery_but_not_what_the_file_contains(
     client.force_login(user)
     page = page_of(client, Delivery.objects.get(path="plan.md"))
     assert "plan.md" in page
-    assert ("&quot;content&quot;: &quot;one&quot;" in page) == is_shown
+    assert ("&quot;content&quot;:&quot;one&quot;" in page) == is_shown
 
 
 def test_a_refused_delivery_shows_the_answer(admin: Client, private_watch: Watch) -> None:

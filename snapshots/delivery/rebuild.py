@@ -1,0 +1,83 @@
+"""What an attempt sent, for the person who looks at it. Bodies are not kept: the code that sends builds them again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from repositories.errors import DocoraError
+from repositories.git import clones
+from snapshots.changes import Change, Event
+from snapshots.delivery.payloads import Bodies
+from snapshots.models import Delivery, File, FileVersion
+
+_SHOWN = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """The body as far as it can be had, and what is missing of it."""
+
+    text: str = ""
+    missing: str = ""
+
+
+def headers_of(delivery: Delivery) -> list[tuple[str, str]]:
+    """The signatures are not kept; the times are those of the attempt, to the second."""
+    app, moment = delivery.watch.app, str(int(delivery.attempted_at.timestamp()))
+    return [
+        ("POST", f"{app.base_url}/{delivery.event}"),
+        ("Content-Type", "application/json"),
+        ("X-Docora-App-Id", app.public_id),
+        ("X-Docora-Timestamp", moment),
+        ("X-Docora-Signature", "sha256=… (not kept)"),
+        ("webhook-id", delivery.message_id),
+        ("webhook-timestamp", moment),
+        ("webhook-signature", "v1,… (not kept)"),
+    ]
+
+
+def body_of(delivery: Delivery) -> Rebuilt:
+    if not delivery.path:
+        return Rebuilt(missing="This was a notice, not a file. Notices are not kept.")
+    file = File.objects.filter(repository=delivery.watch.repository_id, path=delivery.path).first()
+    version = _version(delivery, file) if file else None
+    if file is None or (version is None and delivery.event != Event.DELETE):
+        return Rebuilt(missing="Docora does not know this content any more.")
+    change = Change(
+        event=Event(delivery.event),
+        file_id=file.pk,
+        path=file.git_path,
+        sha256=bytes.fromhex(delivery.sha256),
+        since=version.since if version else 0,
+        blob=version.blob if version else "",
+        size=version.size if version else 0,
+        previous=_previous(version) if version else b"",
+    )
+    try:
+        body = _build(delivery, change)
+    except (DocoraError, OSError) as error:
+        reason = f"The content is not in the clone any more, or the clone is not on this host: {error}"
+        return Rebuilt(missing=reason)
+    cut = f"Only the first {_SHOWN // 1024} KB of {len(body):,} bytes are shown." if len(body) > _SHOWN else ""
+    return Rebuilt(text=body[:_SHOWN].decode(errors="ignore"), missing=cut)
+
+
+def _build(delivery: Delivery, change: Change) -> bytes:
+    """The piece that was sent, of a file that went in pieces. Its `chunk.id` was random and is not kept."""
+    bodies = Bodies(delivery.watch.repository, delivery.commit_sha, at=delivery.attempted_at, transfer="(not kept)")
+    if not change.blob:
+        return next(bodies.of(change, ()))
+    with clones.open_blobs(delivery.watch.repository.clone_key) as blobs:
+        content: Iterator[bytes] = next(blobs.contents([change.blob]))
+        return next(islice(bodies.of(change, content), max(0, delivery.piece - 1), None))
+
+
+def _version(delivery: Delivery, file: File) -> FileVersion | None:
+    versions = FileVersion.objects.filter(file=file, sha256=bytes.fromhex(delivery.sha256))
+    return versions.order_by("-since").first()
+
+
+def _previous(version: FileVersion) -> bytes:
+    """The content before this one, as the manifest has it."""
+    before = FileVersion.objects.filter(file=version.file_id, until=version.since).first()
+    return bytes(before.sha256) if before else b""
