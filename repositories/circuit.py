@@ -1,11 +1,16 @@
 """The circuit breaker of a repository: failures open it; after the cooldown, one probe decides.
 
-Each transition is a function here; no other module writes `circuit_open_until` or `consecutive_failures`. The row count
-of one UPDATE names the single winner, so any number of workers announce once and probe once.
+A host that did not answer is probed before the cooldown is over, because asking costs nothing: after 30 s, then after
+pauses that grow. A repository that failed while it was fetched waits for the end of the cooldown: each probe of it may
+be a download.
+
+Each transition is a function here; no other module writes these columns. The row count of one UPDATE names the single
+winner, so any number of workers announce once and probe once.
 """
 
 import logging
-from datetime import timedelta
+import math
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -18,36 +23,47 @@ from repositories.models import Repository
 
 log = logging.getLogger("docora.circuit")
 
+# Seconds between two questions to a host that does not answer; then as long as the cooldown.
+_PROBE_PAUSES = (30, 60, 120, 300, 600)
+# When a host answers again, so many of its other repositories are asked at once, and so many more for each success.
+_PROBED_TOGETHER = 5
+
 _HEALTHY: dict[str, Any] = {
     "consecutive_failures": 0,
     "circuit_open_until": None,
+    "probe_at": None,
     "last_error_code": "",
     "last_error": "",
 }
 
 
 def claim_look(repository: Repository) -> bool:
-    """Whether the caller may look now. While the circuit is open nobody may; after the cooldown the first caller may,
+    """Whether the caller may look now. While the circuit is open nobody may. When a probe is due the first caller may,
     and the circuit stays open for the others until that probe has succeeded."""
-    until = repository.circuit_open_until
+    until, probe_at = repository.circuit_open_until, repository.probe_at
     if until is None:
         return True
     now = timezone.now()
-    if until > now:
+    unclaimed = _row(repository).filter(circuit_open_until=until, probe_at=probe_at)
+    if until <= now:
+        return bool(unclaimed.update(circuit_open_until=now + _cooldown(), probe_at=None))
+    if probe_at is None or probe_at > now:
         return False
-    return bool(_row(repository).filter(circuit_open_until=until).update(circuit_open_until=now + _cooldown()))
+    # The next probe is planned before this one, in case its worker dies.
+    return bool(unclaimed.update(probe_at=now + timedelta(seconds=_PROBE_PAUSES[0])))
 
 
 def count_success(repository: Repository) -> None:
     is_open = _row(repository).exclude(circuit_open_until=None)
     if is_open.exists() and is_open.update(**_HEALTHY):
         _announce_closed(repository)
+        _probe_neighbours(repository)
     elif repository.consecutive_failures or repository.last_error:
         _row(repository).update(**_HEALTHY)
 
 
-def count_failure(repository: Repository, error: DocoraError) -> float | None:
-    """Returns the pause before the next attempt; None when the circuit is open and a probe will come by itself."""
+def count_failure(repository: Repository, error: DocoraError, *, while_fetching: bool = False) -> float | None:
+    """Returns the seconds before the next attempt or probe; None if the scheduler asks for it after the cooldown."""
     row = _row(repository)
     row.update(consecutive_failures=F("consecutive_failures") + 1, last_error_code=error.code, last_error=str(error))
     failures = row.values_list("consecutive_failures", flat=True).first() or 0
@@ -60,8 +76,32 @@ def count_failure(repository: Repository, error: DocoraError) -> float | None:
     if row.filter(circuit_open_until=None).update(circuit_open_until=until):
         log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
         messages.announce_failure(repository.pk)
-    row.update(next_check_at=F("circuit_open_until"))
-    return None
+    if while_fetching or not isinstance(error, HostUnavailable):
+        row.update(next_check_at=F("circuit_open_until"))
+        return None
+    pause = _pause_before_probe(failures - settings.CIRCUIT_BREAKER_THRESHOLD)
+    probe_at = timezone.now() + timedelta(seconds=pause)
+    # Also for the scheduler, in case the job that returns with this pause is lost.
+    row.update(probe_at=probe_at, next_check_at=probe_at)
+    return pause
+
+
+def _pause_before_probe(failed_probes: int) -> float:
+    pause = _PROBE_PAUSES[failed_probes] if failed_probes < len(_PROBE_PAUSES) else math.inf
+    return min(pause, settings.CIRCUIT_BREAKER_COOLDOWN)
+
+
+def _probe_neighbours(repository: Repository) -> None:
+    """The host answers again: ask a few of its other repositories now. Each that succeeds brings a few more."""
+    host = f"{repository.remote.base}/"
+    waiting = Repository.objects.filter(url__startswith=host, probe_at__gt=timezone.now()).order_by("probe_at")
+    for neighbour in waiting[:_PROBED_TOGETHER]:
+        Repository.objects.filter(pk=neighbour.pk, probe_at=neighbour.probe_at).update(probe_at=timezone.now())
+        messages.take_snapshot(neighbour.pk, planned=True)
+
+
+def next_probe(repository: Repository) -> datetime | None:
+    return repository.probe_at or repository.circuit_open_until
 
 
 def reset(repository: Repository) -> None:
@@ -75,7 +115,7 @@ def reset(repository: Repository) -> None:
 def skip_cooldown(repository: Repository) -> None:
     """The next look at a repository whose circuit is open is its probe."""
     now = timezone.now()
-    _row(repository).filter(circuit_open_until__gt=now).update(circuit_open_until=now)
+    _row(repository).filter(circuit_open_until__gt=now).update(circuit_open_until=now, probe_at=None)
 
 
 def note_sighting(repository: Repository) -> None:

@@ -140,6 +140,9 @@ class Repository(models.Model):
 
     consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
     circuit_open_until = models.DateTimeField(null=True, blank=True, editable=False)
+    probe_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The host did not answer; it is asked again at this time."
+    )
     last_error_code = models.CharField(max_length=40, blank=True, editable=False)
     last_error = models.TextField(blank=True, editable=False)
 

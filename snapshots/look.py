@@ -126,7 +126,7 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, hel
         raise
     except GitError as error:
         # Counted before the next holder can succeed, so that failures and successes stay in order.
-        raise _Counted(circuit.count_failure(repository, error)) from error
+        raise _Counted(circuit.count_failure(repository, error, while_fetching=True)) from error
 
 
 def _refresh_or_look_again(refresh: Callable[[Tip], None], tip: Tip, seen: Seen, ref: str) -> Tip | None:

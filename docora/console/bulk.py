@@ -21,7 +21,8 @@ from docora.console.operations import write_log
 from docora.console.retries import retry
 from repositories.base import queue
 from repositories.errors import DocoraError
-from repositories.models import Watch
+from repositories.models import Repository, Watch
+from repositories.watches import reset_circuit
 from snapshots.delivery import redelivery
 from snapshots.models import Delivery
 
@@ -41,14 +42,15 @@ class Verb:
     @property
     def rows(self) -> QuerySet[Any]:
         """With what their titles name."""
-        path = "" if self.model is Watch else "watch__"
-        return self.model._default_manager.select_related(f"{path}app", f"{path}repository")
+        named = {Watch: ["app", "repository"], Delivery: ["watch__app", "watch__repository"]}
+        return self.model._default_manager.select_related(*named.get(self.model, []))
 
 
 VERBS = {
     "retry": Verb("Retry", Watch, lambda watches: retry(watches[0])),
     "resync": Verb("Resync", Watch, lambda watches: redelivery.resync(watches[0])),
     "retry_parked": Verb("Retry parked files", Watch, lambda watches: redelivery.retry_parked(watches[0])),
+    "reset_circuit": Verb("Reset circuit", Repository, lambda repositories: reset_circuit(repositories[0])),
     "redeliver": Verb("Redeliver", Delivery, redelivery.redeliver_many, at_once=500),
 }
 

@@ -18,6 +18,7 @@ from docora.console import disk, statistics
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
 from docora.console.statistics import Tally
+from repositories import circuit
 from repositories.base import pulse, queue
 from repositories.errors import EndpointDisabled, hint_for
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -211,13 +212,15 @@ def _failed(watch: Watch, may_operate: bool) -> Trouble:
 
 
 def _circuit(repository: Repository, may_operate: bool) -> Trouble:
-    until = repository.circuit_open_until
+    probe_at, now = circuit.next_probe(repository), timezone.now()
     return Trouble(
         subject=str(repository),
         url=_page(repository),
         reason=repository.last_error,
         hint=hint_for(repository.last_error_code),
-        since=f"probe in {span(until - timezone.now())}" if until and until > timezone.now() else "probe is due",
+        since=f"probe in {span(probe_at - timezone.now())}"
+        if probe_at and probe_at > timezone.now()
+        else "probe is due",
         button="Reset circuit" if may_operate else "",
         button_url=reverse("admin:repositories_repository_reset_circuit", args=[repository.pk]),
     )

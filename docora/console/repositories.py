@@ -1,20 +1,21 @@
 """Repositories: what they are at, why they stand still, and the clone behind them."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Count, F, Q
-from django.http import HttpRequest
+from django.db.models import Count, F, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from docora.console import disk
+from docora.console import bulk, disk
 from docora.console.base import ConsoleAdmin, Fact
 from docora.console.display import NOTHING, ago, badge, code, commit_link, lines, list_link, size, span
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, TypedNameForm
-from repositories import watches
+from repositories import circuit, watches
 from repositories.errors import hint_for
 from repositories.models import Repository, Watch
 from snapshots.models import Delivery
@@ -72,6 +73,7 @@ class RepositoryAdmin(ConsoleAdmin):
     ordering = ["owner", "name", "ref"]
     list_filter = [StateFilter, "is_private"]
     change_form_template = "docora/console/repository.html"
+    actions = ["reset_circuits"]
     operations = [
         Operation(name="snapshot", label="Snapshot now", icon="photo_camera", run=_snapshot_now),
         Operation(
@@ -101,6 +103,10 @@ class RepositoryAdmin(ConsoleAdmin):
             explanation="This cannot be undone. With the repository goes:",
         ),
     ]
+
+    @admin.action(description="Reset circuit", permissions=["operate"])
+    def reset_circuits(self, request: HttpRequest, rows: QuerySet[Repository]) -> HttpResponse:
+        return bulk.start(request, "reset_circuit", rows)
 
     def prepare(self, rows: list[Repository]) -> None:
         watches = Watch.objects.filter(repository__in=[row.pk for row in rows]).values_list("repository")
@@ -165,10 +171,9 @@ class RepositoryAdmin(ConsoleAdmin):
 
 
 def state_of(repository: Repository) -> SafeString:
-    until = repository.circuit_open_until
-    if until:
-        left = span(until - timezone.now())
-        return badge(f"circuit open, probe in {left}" if until > timezone.now() else "circuit open, probe due", "bad")
+    if probe_at := circuit.next_probe(repository):
+        left = probe_at - timezone.now()
+        return badge(f"circuit open, probe in {span(left)}" if left > timedelta() else "circuit open, probe due", "bad")
     if repository.needs_repair:
         return badge("to be cloned anew", "warn")
     if repository.consecutive_failures:

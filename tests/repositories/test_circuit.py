@@ -33,6 +33,10 @@ def end_of_cooldown() -> None:
     Repository.objects.update(circuit_open_until=timezone.now() - timedelta(seconds=1))
 
 
+def time_of_probe() -> None:
+    Repository.objects.update(probe_at=timezone.now() - timedelta(seconds=1))
+
+
 def notices(receiver: Receiver) -> list[str]:
     return [request.event for request in receiver.requests if request.event.startswith("sync_")]
 
@@ -45,14 +49,74 @@ def test_pauses_grow_until_the_circuit_opens(
     work()
     with git_host.faults.put(GitFault(status=503)):
         pauses = [look() for _ in range(5)]
-        assert pauses.pop() is None
+        assert pauses.pop() == 30
         assert all(full <= (pause or 0) <= 1.25 * full for full, pause in zip([1, 2, 4, 8], pauses, strict=True))
         questions = git_host.count(remote, "advertise")
         assert look() is None
     assert git_host.count(remote, "advertise") == questions, "an open circuit asks nothing"
     assert Watch.objects.get().status == WatchStatus.FAILED
     repository = Repository.objects.get()
+    assert repository.next_check_at == repository.probe_at
+
+
+def test_a_host_that_does_not_answer_is_asked_again_soon_and_nothing_is_fetched(
+    alice_app: App, alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    remote.commit({"news.md": "news"})
+    fetches = git_host.count(remote, "fetch")
+    with git_host.faults.put(GitFault(kinds={"advertise"}, status=503)):
+        for _ in range(5):
+            look()
+        opened = Repository.objects.get()
+        pauses = []
+        for _ in range(6):
+            assert look() is None, "not before it is due"
+            time_of_probe()
+            pauses.append(look())
+    assert pauses == [60, 120, 300, 600, 1800, 1800]
+    assert git_host.count(remote, "fetch") == fetches
+    assert Repository.objects.get().circuit_open_until == opened.circuit_open_until, "apps were told this time"
+    time_of_probe()
+    look()
+    work()
+    assert Repository.objects.get().circuit_open_until is None
+    assert alice.files[watch.repository.public_id] == remote.files()
+
+
+def test_a_repository_that_fails_while_it_is_fetched_waits_for_the_cooldown(
+    alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    watches.watch(alice_app, remote.url)
+    work()
+    remote.commit({"news.md": "news"})
+    with git_host.faults.put(GitFault(kinds={"fetch"}, status=503)):
+        pauses = [look() for _ in range(5)]
+    repository = Repository.objects.get()
+    assert (pauses[-1], repository.probe_at) == (None, None)
     assert repository.next_check_at == repository.circuit_open_until
+
+
+def test_a_host_that_answers_again_is_asked_for_a_few_of_its_other_repositories(
+    alice_app: App, git_host: GitHost, work: Work
+) -> None:
+    for number in range(12):
+        made = git_host.create(f"acme/number-{number}")
+        made.commit({"a.md": "a"})
+        watches.watch(alice_app, made.url)
+    work()
+    later = timezone.now() + timedelta(minutes=10)
+    open_circuit = {"last_error_code": HostUnavailable.code, "circuit_open_until": later, "consecutive_failures": 5}
+    Repository.objects.update(probe_at=later, **open_circuit)
+    elsewhere = Repository.objects.order_by("pk").last()
+    assert elsewhere
+    Repository.objects.filter(pk=elsewhere.pk).update(url="https://github.com/acme/other")
+    first = Repository.objects.order_by("pk")[0]
+    circuit.count_success(first)
+    assert Repository.objects.filter(probe_at__lte=timezone.now()).count() == 5
+    work()
+    assert list(Repository.objects.exclude(circuit_open_until=None)) == [elsewhere]
 
 
 def test_one_notice_however_long_the_outage_and_everything_syncs_again_by_itself(
