@@ -218,9 +218,7 @@ def _circuit(repository: Repository, may_operate: bool) -> Trouble:
         url=_page(repository),
         reason=repository.last_error,
         hint=hint_for(repository.last_error_code),
-        since=f"probe in {span(probe_at - timezone.now())}"
-        if probe_at and probe_at > timezone.now()
-        else "probe is due",
+        since=f"probe in {span(probe_at - now)}" if probe_at and probe_at > now else "probe is due",
         button="Reset circuit" if may_operate else "",
         button_url=reverse("admin:repositories_repository_reset_circuit", args=[repository.pk]),
     )
