@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,11 @@ _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, only the tests that touch the database: the others have run on SQLite."""
+    """On PostgreSQL, only the tests to which the database can make a difference: the others have run on SQLite.
+
+    Tests of real processes come first: they mostly wait, and the quick ones fill the gaps.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if os.environ.get("TEST_DATABASE") != "postgresql":
         return
     kept = [item for item in items if _touches_the_database(item)]
@@ -39,13 +44,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if path := os.environ.get("DOCORA_TEST_FAILURES"):
         failed = terminalreporter.getreports("failed") + terminalreporter.getreports("error")
-        lines = (f"{'slow' if 'slow' in report.keywords else 'quick'} {report.nodeid}\n" for report in failed)
-        Path(path).write_text("".join(lines))
+        Path(path).write_text("".join(f"{_kind(report)} {_node_id(report)}\n" for report in failed))
     if find_chromium() is None:
         terminalreporter.write_line("No Chromium found: the tests in a browser were skipped.")
 
 
+def _kind(report: pytest.TestReport) -> str:
+    return "slow" if "slow" in report.keywords else "quick"
+
+
+def _node_id(report: pytest.TestReport) -> str:
+    """As pytest takes it: without the name of the group that pytest-xdist appends."""
+    return re.sub(r"@\w+$", "", report.nodeid)
+
+
 def _touches_the_database(item: pytest.Item) -> bool:
+    if item.get_closest_marker("any_database"):
+        return False
     fixtures = set(getattr(item, "fixturenames", ()))
     return item.get_closest_marker("django_db") is not None or bool(fixtures & _DATABASE_FIXTURES)
 

@@ -19,7 +19,10 @@ for _name in [name for name in os.environ if name.startswith("DOCORA_") or name.
         del os.environ[_name]
 os.environ["DOCORA_DATA_DIR"] = str(_home)
 if os.environ.get("TEST_DATABASE", "sqlite") == "postgresql":
-    os.environ["DATABASE_URL"] = postgres.start(_home / "postgresql")
+    # pytest-xdist's workers inherit the environment of the process that has started the server.
+    if "DOCORA_TEST_POSTGRESQL" not in os.environ:
+        os.environ["DOCORA_TEST_POSTGRESQL"] = postgres.start(_home / "postgresql")
+    os.environ["DATABASE_URL"] = os.environ["DOCORA_TEST_POSTGRESQL"]
 
 from docora.settings import *  # noqa: E402, F403  the environment had to be laid out first
 

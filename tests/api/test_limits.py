@@ -14,7 +14,7 @@ from repositories.base import connections
 from repositories.errors import RateLimited
 from tests.support.api import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 
 def statuses(api: Api, count: int, **headers: str) -> list[int]:

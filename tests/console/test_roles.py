@@ -16,7 +16,7 @@ from repositories import accounts
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery, File, Parked, Snapshot
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database, pytest.mark.usefixtures("queue_pages")]
 
 ROOMS = ["repositories_app", "repositories_repository", "repositories_watch"]
 HISTORY = ["snapshots_snapshot", "snapshots_delivery", "snapshots_parked"]

@@ -13,7 +13,7 @@ from docora.demo.receiver import Receiver, ReceiverFault
 from tests.support.api_cast import ClientApp, clones_of, settings_for, tracebacks_of
 from tests.support.service import Service, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("unwatch"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from repositories.models import App, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from tests.support.worker import run_jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 LOCK_WORDS = re.compile(r"\block(s|ed|ing)?\b|LockTimeout|LockLost|held by|repo_lock", re.IGNORECASE)
 # When a repository was looked at, and will be again: that is asked before the lock, and is true.

@@ -15,7 +15,17 @@ def start(home: Path) -> str:
 
     parts = urlsplit(get_server(home, cleanup_mode="stop").get_uri())
     socket_folder = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
-    return f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"
+    url = f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"
+    _waive_durability(url)
+    return url
+
+
+def _waive_durability(server_url: str) -> None:
+    """What the tests write need not survive a crash of the machine."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.execute(psycopg.sql.SQL("ALTER SYSTEM SET {} = off").format(psycopg.sql.Identifier(setting)))
+        connection.execute("SELECT pg_reload_conf()")
 
 
 def create_database(server_url: str, name: str) -> str:

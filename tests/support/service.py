@@ -36,6 +36,12 @@ def wait_until(condition: Callable[[], object], what: str = "it happens", patien
         time.sleep(0.01)
 
 
+def wait_for_disk(connection: redis.Redis) -> None:
+    """Valkey answers before a write is on disk: it flushes every second, and later while the disk is busy."""
+    connection.incr("tests:written")
+    assert connection.execute_command("WAITAOF", 1, 0, 60_000)[0] == 1
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
