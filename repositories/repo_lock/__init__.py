@@ -129,9 +129,7 @@ def release_after_kill(job_id: str, pid: int) -> None:
     dead = (job_id, socket.gethostname(), pid)
     for status in lock_status():
         if (status.holder.job_id, status.holder.host, status.holder.pid) == dead:
-            file = flock.path_of(status.key)
-            flock.end_orphans(file)
-            flock.remove_when_free(file, patience=flock.KILLED_GIT_ENDS_WITHIN)
+            flock.remove_when_free(flock.path_of(status.key), patience=flock.KILLED_GIT_ENDS_WITHIN, kill=True)
             force_release(status)
 
 

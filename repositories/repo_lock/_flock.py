@@ -87,7 +87,7 @@ def tidy(path: Path, *, patience: float) -> None:
                 remove_if_free(other)
 
 
-def remove_when_free(path: Path, *, patience: float) -> None:
+def remove_when_free(path: Path, *, patience: float, kill: bool = False) -> None:
     """Unlink the lock file as soon as nobody holds its flock; after `patience` seconds leave it to `tidy`.
 
     A killed git has helpers that inherited the flock too (git-remote-http, index-pack). The kernel ends them a
@@ -95,6 +95,8 @@ def remove_when_free(path: Path, *, patience: float) -> None:
     """
     deadline = time.monotonic() + patience
     while not remove_if_free(path) and time.monotonic() < deadline:
+        if kill:  # each time: what was killed the last time may have started another process just before
+            end_orphans(path)
         time.sleep(_POLL)
 
 
