@@ -161,12 +161,14 @@ def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str,
 
 def _known(repository: Repository, paths: Iterable[bytes] | None) -> dict[bytes, _Known]:
     """The manifest's current files by path; all of them, or those of the given paths."""
-    current = FileVersion.objects.filter(repository=repository, until=None)
+    current = FileVersion.objects.filter(until=None)
     if paths is None:
-        return dict(_load(current))
+        return dict(_load(current.filter(repository=repository)))
     known: dict[bytes, _Known] = {}
-    for batch in _batches(GitPath(path).digest for path in paths):
-        known.update(_load(current.filter(file__path_digest__in=batch, file__repository=repository)))
+    for batch in _batches(paths):
+        # Not in one query: PostgreSQL without statistics would join every version of the repository first.
+        ids = _ids_by_path(repository, {GitPath(path).digest: path for path in batch})
+        known.update(_load(current.filter(file__in=ids.values())))
     return known
 
 

@@ -1,4 +1,8 @@
-"""What a repository contained at each commit, what each app has of it, and every attempt to tell."""
+"""What a repository contained at each commit, what each app has of it, and every attempt to tell.
+
+A first sync inserts hundreds of thousands of rows, and each index makes each of them dearer. A foreign key has no
+index of its own (`db_index=False`) where another index begins with its column.
+"""
 
 from django.db import models
 from django.db.models import F, Q
@@ -18,7 +22,7 @@ def is_accepted(status: int | None) -> bool:
 class Snapshot(models.Model):
     """One commit of one repository, numbered in the order in which Docora saw them."""
 
-    repository = models.ForeignKey(Repository, models.CASCADE, related_name="snapshots")
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="snapshots", db_index=False)
     sequence = models.PositiveBigIntegerField()
     commit_sha = models.CharField(max_length=64)
     branch = models.CharField(max_length=255, blank=True)
@@ -42,7 +46,7 @@ class Snapshot(models.Model):
 class File(models.Model):
     """A path in a repository. The exact bytes of a path have no length limit, so an index takes their digest."""
 
-    repository = models.ForeignKey(Repository, models.CASCADE, related_name="files")
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="files", db_index=False)
     path_digest = models.BinaryField(max_length=32)
     path = models.TextField(help_text="As it is shown and sent.")
     raw_path = models.BinaryField(null=True, help_text="The exact bytes, where they are not UTF-8.")
@@ -68,8 +72,8 @@ class FileVersion(models.Model):
     """
 
     # The rows go with their repository in one statement; the database checks the file at the commit.
-    repository = models.ForeignKey(Repository, models.CASCADE, related_name="+")
-    file = models.ForeignKey(File, models.DO_NOTHING, related_name="versions")
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="+", db_index=False)
+    file = models.ForeignKey(File, models.DO_NOTHING, related_name="versions", db_index=False)
     blob = models.CharField(max_length=64, help_text="Git's own name of the content.")
     mode = models.CharField(max_length=6)
     size = models.PositiveBigIntegerField()
@@ -83,8 +87,12 @@ class FileVersion(models.Model):
             models.CheckConstraint(name="file_version_span", condition=Q(until=None) | Q(until__gt=F("since"))),
         ]
         indexes = [
-            models.Index(fields=["repository", "since"], name="file_version_since"),
-            models.Index(fields=["repository", "until"], name="file_version_until"),
+            # What began or ended between two snapshots, and the current files (until is null), each page by file.
+            models.Index(fields=["repository", "since", "file"], name="file_version_began"),
+            models.Index(fields=["repository", "until", "file"], name="file_version_ended"),
+            # The last version of a file that is gone; and the database's own check when a file is forgotten.
+            models.Index(fields=["file", "until"], name="file_version_of_file"),
+            # A content that was hashed before.
             models.Index(fields=["repository", "blob"], name="file_version_blob"),
         ]
 
@@ -95,7 +103,7 @@ class FileVersion(models.Model):
 class Delivered(models.Model):
     """What an app has: the content of each path that it acknowledged last."""
 
-    watch = models.ForeignKey(Watch, models.CASCADE, related_name="delivered")
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="delivered", db_index=False)
     file = models.ForeignKey(File, models.DO_NOTHING, related_name="delivered")
     sha256 = models.BinaryField(max_length=32)
     delivered_at = models.DateTimeField(default=timezone.now)
@@ -114,7 +122,7 @@ class Delivered(models.Model):
 class Parked(models.Model):
     """A content that the app's endpoint refused for itself; the next content of the path is sent again."""
 
-    watch = models.ForeignKey(Watch, models.CASCADE, related_name="parked")
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="parked", db_index=False)
     file = models.ForeignKey(File, models.DO_NOTHING, related_name="parked")
     sha256 = models.BinaryField(max_length=32)
     reason = models.CharField(max_length=200)
@@ -132,7 +140,7 @@ class Parked(models.Model):
 class Delivery(models.Model):
     """One attempt to tell an app something. Bodies are not kept: they can be rebuilt from git."""
 
-    watch = models.ForeignKey(Watch, models.CASCADE, related_name="deliveries")
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="deliveries", db_index=False)
     message_id = models.CharField(max_length=40)
     event = models.CharField(max_length=20)
     path = models.TextField(blank=True)

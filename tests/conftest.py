@@ -75,6 +75,10 @@ def data_dir() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     """Redis in the process, for queue and view logic; `valkey` puts the real server in its place."""
+    return put_fake_redis(monkeypatch)
+
+
+def put_fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     server = fakeredis.FakeServer()
 
     def connect(**_: object) -> fakeredis.FakeRedis:
