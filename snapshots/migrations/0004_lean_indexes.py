@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('repositories', '0001_initial'),
-        ('snapshots', '0002_read_content'),
+        ('snapshots', '0003_delivery_pieces'),
     ]
 
     operations = [
