@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ _DATABASES = ("sqlite", "postgresql")
 
 
 def main() -> None:
+    # Also where a shell has SIGINT ignored: nothing that was started here outlives an interruption.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     options = _options()
     sizes = QUICK if options.quick else FULL
     rows = _chosen(options.rows, sizes)

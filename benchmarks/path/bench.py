@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.path import reference, remote
+from benchmarks.path import reference, remote, usage
 from benchmarks.path.postgres import Postgres
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Remote, Shape
@@ -146,11 +146,13 @@ class Bench:
     def sync(self, stage: Stage, repository: Remote, app_name: str) -> Synced:
         """The first sync, beside bare git and the bare client; what the receiver has is compared with what git has."""
         app, tip, count = stage.onboard(app_name), repository.tip, len(repository.paths())
+        busy = usage.cpu_seconds(stage.service.pid)
         started = time.monotonic()
         watch = stage.watch(app, repository)
         registered = time.monotonic()
         told = stage.told(watch, tip, paths=count, seconds=5 * self.patience)
         stage.wait_until_synced(watch, tip)
+        busy = usage.cpu_seconds(stage.service.pid) - busy
         clone = BareClone(stage.folder / f"bare-{next(self._numbers)}", repository.url)
         fetched = clone.fetch(tip)
         read, hashes = clone.read_and_hash()
@@ -162,7 +164,7 @@ class Bench:
             reference=fetched + read + sent,
             detail=f"registered after {registered - started:.2f} s,"
             f" first webhook after {told.first_at - started:.1f} s,"
-            f" then {count / (told.last_at - told.first_at or 1):.0f}/s;"
+            f" then {count / (told.last_at - told.first_at or 1):.0f}/s, CPU {busy:.1f} s;"
             f" bare: fetch {fetched:.1f} s, read {read:.1f} s, POST {sent:.1f} s ({count / sent:.0f}/s)",
         )
         return Synced(stage, watch, clone, tip, outcome)

@@ -2,8 +2,9 @@
 
 import time
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
+from benchmarks.path import usage
 from benchmarks.path.bench import Bench, Synced
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Shape
@@ -12,12 +13,23 @@ from benchmarks.path.stage import NotDelivered, Stage, Wrong
 
 # A look that is asked for while the one before still ends would wait for it; commits do not come that fast either.
 PAUSE = 1.0
+# What is written after an acknowledgement belongs to the work too.
+_SETTLING = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """`git ls-remote` and `git fetch`."""
+
+    seconds: float
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
 class _OneChange:
     ours: float
-    reference: float
+    cpu: float
+    reference: "_Bare"
     steps: dict[str, float]
     """Seconds until the git server was first asked in each way."""
 
@@ -40,13 +52,22 @@ def _change_once(synced: Synced, number: int, patience: float) -> _OneChange:
     commit = synced.remote.commit({path: b"changed %d at %d\n" % (number, time.time_ns())})
     time.sleep(PAUSE)
     # In turns, so that neither always finds the server's caches warm.
-    bare = ask_and_fetch(synced.clone, commit) if number % 2 else 0.0
+    bare = _bare(synced.clone, commit) if number % 2 else None
+    busy = usage.cpu_seconds(stage.service.pid)
     begun = stage.look(watch)
     told = stage.told(watch, commit, paths=1, seconds=patience)
-    bare = bare or ask_and_fetch(synced.clone, commit)
+    time.sleep(_SETTLING)
+    busy = usage.cpu_seconds(stage.service.pid) - busy
+    bare = bare or _bare(synced.clone, commit)
     stage.wait_until_synced(watch, commit)
     synced.known = commit
-    return _OneChange(told.last_at - begun, bare, _steps(stage, begun))
+    return _OneChange(told.last_at - begun, busy, bare, _steps(stage, begun))
+
+
+def _bare(clone: BareClone, commit: str) -> _Bare:
+    busy = usage.cpu_of_own_children()
+    seconds = ask_and_fetch(clone, commit)
+    return _Bare(seconds, usage.cpu_of_own_children() - busy)
 
 
 def ask_and_fetch(clone: BareClone, commit: str) -> float:
@@ -63,11 +84,13 @@ def _steps(stage: Stage, begun: float) -> dict[str, float]:
 def _median_of(found: list[_OneChange]) -> Outcome:
     asked = median(change.steps.get("advertise", change.steps.get("ls-refs", 0)) for change in found)
     fetched = median(change.steps.get("fetch", 0) for change in found)
+    cpu, bare_cpu = fmean(change.cpu for change in found), fmean(change.reference.cpu for change in found)
     return Outcome(
         ours=median(change.ours for change in found),
-        reference=median(change.reference for change in found),
+        reference=median(change.reference.seconds for change in found),
         detail=f"git server asked after {asked * 1000:.0f} ms, fetched from after {fetched * 1000:.0f} ms;"
-        f" first {found[0].ours:.2f} s, slowest {max(change.ours for change in found):.2f} s of {len(found)}",
+        f" first {found[0].ours:.2f} s, slowest {max(change.ours for change in found):.2f} s of {len(found)};"
+        f" CPU {cpu * 1000:.0f} ms, bare git's {bare_cpu * 1000:.0f} ms",
     )
 
 

@@ -105,7 +105,7 @@ def show(results: list[Result]) -> None:
                 table.add_row(*result.cells())
         Console(width=170).print(table)
     missed = [f"{result.row} ({result.database})" for result in results if result.verdict in {MISSED, FAILED}]
-    print(f"Missed: {', '.join(missed)}" if missed else "Every goal is reached.")
+    print(f"Missed: {', '.join(missed)}" if missed else f"{len(results)} rows, none missed.")
 
 
 def save(results: list[Result], path: Path, started: datetime) -> None:

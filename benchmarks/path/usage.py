@@ -11,8 +11,6 @@ from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INTERVAL = 0.2
-# Who works on jobs and looks; the web and the supervisor are part of the idle memory alone.
-_JOBS = (b"rqworker", b"scheduler")
 _GONE = (OSError, ValueError, IndexError)
 
 
@@ -38,6 +36,12 @@ def _cpu(pid: int) -> float:
     return 0.0
 
 
+def cpu_of_own_children() -> float:
+    """Processor time of the children of this process that have ended: bare git's."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def pss(pid: int) -> int:
     """Bytes of all of them, where a page that several processes share counts once in all."""
     return sum(_number(f"/proc/{member}/smaps_rollup", "Pss") for member in family(pid))
@@ -59,6 +63,12 @@ class Peak:
         self.python, self.git = max(self.python, other.python), max(self.git, other.git)
 
 
+def _is_web(pid: int) -> bool:
+    """The web does no jobs: its memory is part of what an idle service takes."""
+    name = Path(f"/proc/{pid}/comm").read_text()
+    return name.startswith("web") or b"gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 class PeakMemory(threading.Thread):
     """The largest resident set that any one process reached: of Python's that do jobs, and of git's apart.
 
@@ -78,12 +88,12 @@ class PeakMemory(threading.Thread):
 
     def _look_at(self, pid: int) -> None:
         with suppress(*_GONE):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            # A child has its parent's command line until its exec: for that moment git counts as Python.
-            if command.partition(b"\0")[0].rpartition(b"/")[2].startswith(b"git"):
-                self.peak.git = max(self.peak.git, _number(f"/proc/{pid}/status", "VmHWM"))
-            elif any(word in command for word in _JOBS):
-                self.peak.python = max(self.peak.python, _number(f"/proc/{pid}/status", "VmHWM"))
+            program = Path(f"/proc/{pid}/exe").readlink().name
+            peak = _number(f"/proc/{pid}/status", "VmHWM")
+            if program.startswith("git"):
+                self.peak.git = max(self.peak.git, peak)
+            elif program.startswith("python") and pid != self._pid and not _is_web(pid):
+                self.peak.python = max(self.peak.python, peak)
 
     def __enter__(self) -> Self:
         self.start()
