@@ -1,4 +1,4 @@
-"""One lock per repository: whoever touches a clone holds it.
+"""One lock per repository. All code that changes a clone holds it.
 
     with repo_lock("owner/name", job_id=job.id) as held:
         with held.inherit() as fd:
@@ -8,16 +8,15 @@
         held.check()
 
 Guaranteed: at most one child that inherited the lock runs on a clone, in any number of workers on any
-number of hosts, whoever is killed, frozen or cut off. First come, first served. A dead holder's lock is
-free after the TTL at the latest.
+number of hosts, also if workers are killed, frozen or cut off from Redis. Waiters are served in the order in
+which they came. The lock of a dead holder is free after the TTL at the latest.
 
 Not guaranteed: that Python code inside the `with` runs alone. A process may be frozen between any two
-lines and learn that its lock is gone only when it goes on. `check()` before a write narrows that gap;
-`fence`, stored with what is written and never allowed to shrink, closes it.
+lines, and finds out that its lock is gone only when it continues. `check()` before a write makes that gap
+smaller. `fence` closes it: it is stored with every row that is written, and a smaller one is refused.
 
-docs/repo-lock.md has the timeline. The parts: repo_lock_claim (asking, waiting, leaving),
-repo_lock_held (holding), repo_lock_lease (renewal), repo_lock_server (what Redis keeps), repo_lock_flock
-(what the kernel keeps).
+docs/repo-lock.md has the timeline. The modules: _claim (acquire, wait, release), _held (what the `with`
+yields), _lease (renewal), _server (the state in Redis), _flock (the file lock).
 """
 
 import os
@@ -47,6 +46,7 @@ __all__ = [
     "repo_lock",
     "repo_locks",
     "shutdown_repo_lock",
+    "start_anew",
     "stop_waiting",
 ]
 
@@ -57,7 +57,7 @@ _here = Process()
 
 
 def start_anew() -> None:
-    """Forget all that this process knows of locks: it has just been forked, or a test begins."""
+    """Forget every lock of this process: it has just been forked, or a test begins."""
     global _here
     _here = Process()
 
@@ -67,9 +67,9 @@ os.register_at_fork(after_in_child=start_anew)
 
 @contextmanager
 def repo_lock(key: str, *, job_id: str, wait: float | None = None, ttl: float | None = None) -> Iterator[HeldLock]:
-    """Hold the lock on `key`. `wait=0` tries once; inside the same job and thread it is already held.
+    """Hold the lock on `key`. `wait=0` tries once. A nested `with` of the same job and thread gets the same lock.
 
-    Raises LockTimeoutError if it is not free in time, LockLostError at the end if it was lost meanwhile.
+    Raises LockTimeoutError if the lock is not free in time, and LockLostError at the end if it was lost meanwhile.
     """
     if outer := _here.held_by(job_id).get(key):
         outer.check()
@@ -80,7 +80,7 @@ def repo_lock(key: str, *, job_id: str, wait: float | None = None, ttl: float | 
         yield claim.acquire(settings.REPO_LOCK_WAIT if wait is None else wait)
         claim.release()
     except BaseException:
-        # Also when a job's time-out was raised in the midst of acquire or release.
+        # BaseException: the exception of a job's time-out may be raised inside of acquire or release.
         claim.abandon()
         raise
 
@@ -89,7 +89,12 @@ def repo_lock(key: str, *, job_id: str, wait: float | None = None, ttl: float | 
 def repo_locks(
     keys: Iterable[str], *, job_id: str, wait: float | None = None, ttl: float | None = None
 ) -> Iterator[dict[str, HeldLock]]:
-    """Hold several, taken in sorted order so that no two callers deadlock; `wait` is for all together."""
+    """Hold several locks, taken in sorted order so that two callers cannot deadlock. `wait` is for all together.
+
+    For code that must change several clones at one moment, such as moving a clone to another key. Nothing in
+    Docora needs that today. Deleting an app does not: each of its clones is deleted by a job of its own, which
+    takes that one lock, so a clone that is busy for an hour does not hold up the others.
+    """
     end = clock() + (settings.REPO_LOCK_WAIT if wait is None else wait)
     with ExitStack() as stack:
         held = {}
@@ -101,7 +106,7 @@ def repo_locks(
 
 @contextmanager
 def janitor_lock(*, job_id: str, wait: float | None = None) -> Iterator[HeldLock]:
-    """The one lock of maintenance that looks at all clones; always taken before a repository's."""
+    """The one lock of maintenance that looks at all clones. It must be taken before any repository's lock."""
     held_before = _here.held_by(job_id)
     if held_before and JANITOR_KEY not in held_before:
         raise RuntimeError(f"job {job_id} must take the janitor's lock before {', '.join(sorted(held_before))}")
@@ -115,16 +120,16 @@ def lock_status() -> list[LockStatus]:
 
 
 def force_release(status: LockStatus) -> bool:
-    """Free a lock from the holder that was seen; False if it has changed hands since."""
+    """Free the lock if it still has the holder that `status` names; False if it has another one by now."""
     released = _here.server.leave(Names(status.key), status.token)
     flock.remove_if_free(flock.path_of(status.key))
     return released
 
 
 def release_after_kill(job_id: str, pid: int) -> None:
-    """Free what a job's killed process held on this host, without waiting for the TTL.
+    """Free the locks of a job's killed process on this host, without waiting for the TTL.
 
-    The job id alone would not do: a retried job may run elsewhere under the same id.
+    The job id alone is not enough: a retried job may run on another host under the same id.
     """
     dead = (job_id, socket.gethostname(), pid)
     for status in lock_status():
@@ -134,17 +139,17 @@ def release_after_kill(job_id: str, pid: int) -> None:
 
 
 def release_leftovers(job_id: str) -> None:
-    """Leave whatever an ended job of this process has not left, because a time-out hit the very leaving."""
+    """Release what an ended job of this process still holds, because its time-out interrupted the release."""
     for claim in tuple(_here.claims):
         if claim.job_id == job_id:
             claim.abandon()
 
 
 def stop_waiting() -> None:
-    """Let every waiter of this process give up now; safe in a signal handler."""
+    """Make every waiter of this process give up now. Safe in a signal handler."""
     _here.stopping = True
 
 
 def shutdown_repo_lock() -> None:
-    """Let waiters give up and close what is idle; whoever still holds a lock can still release it."""
+    """Make every waiter give up, and close idle connections. A lock that is still held can still be released."""
     _here.close()

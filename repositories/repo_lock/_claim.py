@@ -1,4 +1,4 @@
-"""One caller's way from asking for a lock to having left it, and what a process keeps of such ways."""
+"""One caller's claim to a lock: acquire, wait, release. And all claims of a process."""
 
 import logging
 import os
@@ -15,19 +15,19 @@ from repositories.repo_lock._server import TURN_SECONDS, YOUR_TURN, Busy, Grante
 
 log = logging.getLogger("docora.repo_lock")
 
-# Worth another try: the server is away, or has just become somebody's replica.
+# Worth another try: the server is away, or has just become a replica.
 _UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
 _ANSWER_TIMEOUT = 2.0
-# The net under a wake-up that was lost together with its connection.
+# A waiter asks again this often, in case its wake-up was lost together with the connection.
 _RECHECK = 2.0
-# How long a waiter listens before it looks whether the process is to end.
+# A waiter checks this often whether its process is shutting down.
 _NAP = 0.1
-# Asked again this long after a key must have expired, so that it has.
+# Ask this long after a key's expiry, so that the server has removed the key.
 _AFTER_EXPIRY = 0.005
 
 
 class Process:
-    """What one process keeps for its locks; a forked child starts with an empty one."""
+    """The locks of one process. A forked child starts with an empty one."""
 
     def __init__(self) -> None:
         self.claims: dict[Claim, None] = {}
@@ -47,7 +47,7 @@ class Process:
         return self._pid == os.getpid()
 
     def held_by(self, job_id: str) -> dict[str, HeldLock]:
-        """What this thread holds for that job, by key."""
+        """The locks that this thread holds for that job, by key."""
         thread = threading.get_ident()
         return {c.key: c.held for c in tuple(self.claims) if c.held and c.job_id == job_id and c.thread == thread}
 
@@ -73,7 +73,7 @@ class Claim:
         self._line: PubSub | None = None
 
     def acquire(self, wait: float) -> HeldLock:
-        # Registered before anything is sent: whatever interrupts this, `abandon` can undo it.
+        # Registered before anything is sent, so that `abandon` can undo an acquire that is interrupted anywhere.
         self._process.claims[self] = None
         granted = self._take_at_once(wait) or self._wait(clock(), wait)
         lease = Lease(key=self.key, job_id=self.job_id, ttl=self._ttl, asked=self._asked, renew=self._renew)
@@ -84,13 +84,12 @@ class Claim:
         return self.held
 
     def release(self) -> None:
-        """The end of work that went well; an error if the lock had been lost before."""
-        lost = self.abandon()
-        if lost:
+        """After work that succeeded. Raises LockLostError if the lock had been lost before."""
+        if self.abandon():
             raise LockLostError(self.key)
 
     def abandon(self) -> bool:
-        """Leave, as holder or waiter, and as often as wanted; True if the lock had been lost."""
+        """Give up the lock, or the place in the queue. May be called again. True if the lock had been lost."""
         if self not in self._process.claims or not self._process.is_this_one:
             return False
         if self.held:
@@ -106,7 +105,7 @@ class Claim:
         return lost
 
     def _leave(self) -> bool:
-        # Asking about a lock that is known to be lost would only be a wait if the server is gone.
+        # The answer is known, and asking would only be a wait if the server is gone.
         if self.held and self.held.lost:
             return True
         for _ in range(2 if self.held else 1):
@@ -116,7 +115,7 @@ class Claim:
             except _UNREACHABLE as error:
                 reason = error
             else:
-                # Later on, "not yours" may be the echo of a success whose answer was lost.
+                # On a second try, "not yours" may mean that the first one succeeded and its answer was lost.
                 return bool(self.held) and not was_mine and first_try
         log.warning("Job %s could not release the lock on %s, it will expire: %s", self.job_id, self.key, reason)
         return False
@@ -149,7 +148,7 @@ class Claim:
         log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
         while True:
             try:
-                # Closed when the lock is left: that costs time, and the work is waiting.
+                # Closed at the release: closing takes time, and the work inside of the lock is waiting.
                 self._line = self._process.server.subscribe(self._names, self._token)
                 return self._stand_in_line(self._line, started, wait)
             except _UNREACHABLE as error:
@@ -166,7 +165,7 @@ class Claim:
         end = started + wait
         while isinstance(answer := self._ask(max(0.0, end - clock())), Busy):
             self._go_on_waiting(started, wait)
-            self._process.watchdog.start()  # while there is time, not when the lock is handed over
+            self._process.watchdog.start()  # now, while we wait anyway, and not after the hand-over
             expiry = _RECHECK if answer.expires_in is None else answer.expires_in + _AFTER_EXPIRY
             self._listen(line, until=min(end, clock() + min(_RECHECK, expiry)))
         return answer
@@ -188,11 +187,11 @@ class Claim:
         raise LockTimeoutError(self.key, self._ahead, waited) from error
 
     def _listen(self, line: PubSub, until: float) -> None:
-        """Until it is this waiter's turn, or time to ask again."""
+        """Return when it is this waiter's turn, or time to ask again."""
         while (left := until - clock()) > 0 and not self._process.stopping:
             message = line.get_message(timeout=min(left, _NAP))
             if message and message["data"] == YOUR_TURN:
                 return
             if message:
-                # The one ahead has its turn now; if it is frozen, ours comes when that runs out.
+                # The waiter ahead has the turn now. If it is frozen, our turn comes when its turn expires.
                 until = min(until, clock() + TURN_SECONDS + _AFTER_EXPIRY)

@@ -1,10 +1,10 @@
-"""The fence that the kernel keeps: an flock beside the clones, inherited by the git child.
+"""The file lock: an flock on a file beside the clones, inherited by the git child.
 
-Git cannot check a token. But an flock belongs to the open file, so it lasts until the last process
-that inherited it has ended: the git child of a killed or frozen worker still keeps the next one out.
+Git cannot check a fence. But an flock belongs to the open file, so it lasts until the last process that
+inherited it has ended: the git child of a killed or frozen worker still keeps the next git out.
 
-A lock file is removed only by somebody who holds its flock, and counts only while it is the file at
-its path: so two processes can never hold the flocks of two different files for one key.
+Only the holder of its flock removes a lock file, and an flock counts only while its file is the one at the
+path. So two processes can never hold the flocks of two different files for one key.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ def path_of(key: str) -> Path:
 
 
 def take(path: Path, me: Holder) -> int | None:
-    """A descriptor that holds the flock, which notes `me` in the file; None while it is somebody else's."""
+    """Take the flock and write `me` into its file. Returns the descriptor; None while another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = _take(path, os.O_CREAT)
     if fd is not None:
-        with contextlib.suppress(OSError):  # a full disk costs the note, not the lock
+        with contextlib.suppress(OSError):  # on a full disk the file stays empty, and the lock holds
             os.ftruncate(fd, 0)
             os.write(fd, json.dumps(asdict(me)).encode())
     return fd
 
 
 def taken_by(path: Path) -> Holder | None:
-    """Who noted that it took this flock."""
+    """The holder that the file names."""
     try:
         return Holder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -59,10 +59,10 @@ def taken_by(path: Path) -> Holder | None:
 
 
 def end_orphans(path: Path) -> None:
-    """Kill the children on this host that inherited the flock. Only for who holds the lock in Redis.
+    """Kill the children on this host that inherited the flock. The caller must hold the lock in Redis.
 
-    Linux tells who has the very file open with its flock; a worker's own descriptor is close-on-exec,
-    and that of an inheriting child is not. Elsewhere nobody is found, and the wait ends with a time-out.
+    /proc shows which processes have the file open with its flock. A worker's own descriptor is close-on-exec,
+    that of a child is not. On systems without /proc nothing is found, and the wait ends with a time-out.
     """
     for descriptor in Path("/proc").glob("[0-9]*/fd/[0-9]*"):
         with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def _is_inherited_flock(descriptor: Path) -> bool:
 
 
 def tidy(path: Path, *, patience: float) -> None:
-    """Remove the lock file, and those that earlier holders had to leave to a child that outlived them."""
+    """Remove the lock file, and old ones that earlier holders could not remove because a child had them."""
     remove_when_free(path, patience=patience)
     long_ago = time.time() - _LEFTOVER_AGE
     with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def remove_if_free(path: Path) -> bool:
 
 
 def _take(path: Path, create: int = 0) -> int | None:
-    """The file at path, flocked; None if somebody else holds it or has just removed it."""
+    """Flock the file at path; None if another process holds it or has just removed it."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

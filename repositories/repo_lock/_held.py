@@ -15,12 +15,12 @@ from repositories.repo_lock._lease import Lease, clock
 
 log = logging.getLogger("docora.repo_lock")
 
-# The kernel does not call back when an flock is free; but only who comes behind an orphan waits for one.
+# The kernel does not tell when an flock is free. This is rare: only a holder that finds an orphan waits.
 _POLL = 0.05
 
 
 class HeldLock:
-    """The proof of holding a lock that every function which writes a clone asks for."""
+    """The lock, as every function that changes a clone requires it for an argument."""
 
     def __init__(self, *, key: str, fence: int, me: Holder, lease: Lease) -> None:
         self.key = key
@@ -41,8 +41,8 @@ class HeldLock:
     def inherit(self) -> Iterator[int]:
         """The descriptor of the clone's flock, for the `pass_fds` of one child at a time.
 
-        Waits for an orphaned child of an earlier holder. At the end this process's own copy is closed,
-        so that the child alone keeps the next holder out.
+        Waits for an orphaned child of an earlier holder. At the end this process closes its own copy, so that
+        only the child keeps the next holder out.
         """
         self.check()
         self._flock_file = flock.path_of(self.key)
@@ -81,7 +81,7 @@ class HeldLock:
             self.check()
 
     def remove_flock(self) -> None:
-        """Before the lock is given on, so that the next holder does not meet the one who tidies up."""
+        """Called before the release in Redis, so that the next holder does not find the file in use."""
         if self._flock_file:
             # After a loss the flock may be the next holder's, who removes the file.
             flock.tidy(self._flock_file, patience=0 if self.lost else flock.KILLED_GIT_ENDS_WITHIN)

@@ -1,8 +1,8 @@
 """A lease on a lock, and the one thread per process that renews every lease.
 
-The thread and its callers share no lock of their own: the job time-out is an exception that may be
-raised at any point of the main thread, also between taking such a lock and being able to give it back.
-Single dictionary operations and a SimpleQueue cannot be torn.
+The thread and its callers share no threading.Lock. The job's time-out is an exception that may be raised at
+any point of the main thread, also after it has taken such a lock and before it can release it. So they share
+only a dictionary, with single operations, and a SimpleQueue: both are atomic.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from queue import Empty, SimpleQueue
 
 log = logging.getLogger("docora.repo_lock")
 
-# A tenth of the TTL is kept back: who lost a lock has stopped before the server gives it to the next.
+# The holder stops a tenth of the TTL early, so that it has stopped before the server gives the lock to the next.
 _SAFE_SHARE = 0.9
-# With nothing to tend, look again so soon that a new lease is not due before, and need not wake the thread.
+# Without leases the thread wakes this often. Most new leases are due later, and need not wake it.
 _IDLE = 5.0
-# The end of a timed-out job gets this long to tidy up under its lock.
+# A job that timed out has this long to clean up under its lock.
 _GRACE_AFTER_TIMEOUT = 10.0
 
 
 def clock() -> float:
-    """Seconds that also pass while the machine is suspended, and that no clock change touches."""
+    """Seconds that also count while the machine is suspended, and that no change of the clock affects."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -34,9 +34,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _end_of_job(now: float) -> float:
-    """When the alarm of the job's time-out rings, if one is set.
+    """The last moment to renew: some seconds after the job's time-out, if it has one.
 
-    A hung job must not renew for ever, nor one whose time-out was swallowed, as logging does with errors.
+    A job that hangs must not renew for ever, nor one whose time-out was swallowed, as logging does with exceptions.
     """
     left, _ = signal.getitimer(signal.ITIMER_REAL)
     return now + left + _GRACE_AFTER_TIMEOUT if left else math.inf
@@ -80,7 +80,7 @@ class Lease:
         self._guarded.discard(process_group)
 
     def tend(self) -> bool:
-        """Renew if it is time; False once there is nothing left to tend."""
+        """Renew if it is due. False once the lease has ended or is lost."""
         now = clock()
         if self._over:
             return False
@@ -97,7 +97,7 @@ class Lease:
             return True
         try:
             kept = self._renew()
-        except Exception as error:  # whatever it is, the lease has time left, and the thread other leases
+        except Exception as error:  # any error: the lease is still valid, and the thread has other leases
             log.warning("Job %s could not renew the lock on %s: %s", self.job_id, self.key, error)
             self.renew_at = clock() + min(1.0, self.ttl / 20)
             return True
@@ -120,7 +120,7 @@ class Lease:
 
 
 class Watchdog:
-    """Tends every lease of this process; the thread is started with the first one."""
+    """Renews every lease of this process. Its thread is started with the first one."""
 
     def __init__(self) -> None:
         self._leases: dict[Lease, None] = {}
@@ -144,10 +144,10 @@ class Watchdog:
         self._leases.pop(lease, None)
 
     def _run(self) -> None:
-        # A signal handled by this thread would not interrupt what the main thread waits for.
+        # A signal that this thread took would not interrupt a wait of the main thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            # First: from here on, whoever adds a lease wakes this thread.
+            # First, so that every lease that is added from now on wakes this thread.
             self._wakes_at = math.inf
             for lease in list(self._leases):
                 if not lease.tend():

@@ -1,13 +1,13 @@
-"""The part of the lock that Redis keeps: who holds it, whose turn is next, who waits, the last fence.
+"""The state of the lock in Redis: its holder, the waiter whose turn it is, the other waiters, the last fence.
 
-Invariants, each upheld by the scripts alone, whatever the clients do:
+Invariants. The scripts alone uphold them, whatever the clients do:
 
-1. A lock has one holder; only `ACQUIRE` makes one, and only while there is none.
-2. Nobody barges: a free lock goes to whoever has the turn; the turn goes to the oldest waiter that listens.
-3. A free lock with waiters is never forgotten: the turn runs out, and the next to ask passes it on.
-4. Fences of one lock strictly grow; they follow the server's clock, so that a wiped server does not go back.
-5. Each script may be sent twice with the same token: the second time changes nothing and answers alike.
-6. Every key expires: nothing stays behind, whoever dies.
+1. A lock has at most one holder. Only `ACQUIRE` makes one, and only while there is none.
+2. Nobody overtakes. A free lock goes to the waiter that has the turn; the turn goes to the oldest one that listens.
+3. A free lock with waiters is not forgotten: the turn expires, and the next client that asks passes it on.
+4. The fences of one lock strictly grow. They follow the server's clock, so they also grow after a data loss.
+5. Each script may be sent twice with the same token. The second time changes nothing and answers the same.
+6. Every key expires, so nothing stays behind when clients die.
 
 The four keys of a lock share a hash tag, so that they live in one slot of a cluster:
 
@@ -121,7 +121,7 @@ return holder == me and 1 or 0
 
 
 def new_token(job_id: str) -> str:
-    """A random word, then who this is: so a holder, a turn and a waiter can each be named."""
+    """A random word, then host, process and job: so holder, turn and waiters can be named from the token alone."""
     return f"{secrets.token_hex(8)} {socket.gethostname()} {os.getpid()} {job_id}"
 
 
@@ -131,7 +131,7 @@ def who_is(token: str, since: float) -> Holder:
 
 
 class Names:
-    """What one lock is called in Redis."""
+    """The keys of one lock."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -170,7 +170,7 @@ class LockStatus:
 
 
 class LockServer:
-    """The lock's own client. It retries nothing by itself: who asks knows what a lost answer means."""
+    """The lock's own client. It retries nothing: only its caller knows what a lost answer means."""
 
     def __init__(self, *, timeout: float) -> None:
         self._client = connections.connect(timeout=timeout)
@@ -180,7 +180,7 @@ class LockServer:
         self._leave = self._client.register_script(_LEAVE)
 
     def acquire(self, names: Names, token: str, *, ttl: float, wait: float) -> Granted | Busy:
-        """Take the lock, or stand in line if `wait` is more than 0."""
+        """Take the lock, or queue for it if `wait` is more than 0."""
         answer = self._run(self._acquire, names, token, _ms(ttl), _ms(wait))
         if answer[0]:
             return Granted(fence=int(answer[1]))
@@ -192,7 +192,7 @@ class LockServer:
         return bool(self._run(self._renew, names, token, _ms(ttl)))
 
     def leave(self, names: Names, token: str) -> bool:
-        """Be neither holder nor next nor waiter any more; True if this was the holder."""
+        """Give up the lock, the turn or the place in the queue. True if this was the holder."""
         return bool(self._run(self._leave, names, token))
 
     def _run(self, script: Script, names: Names, *args: str | int) -> Any:
@@ -201,13 +201,13 @@ class LockServer:
         except redis.RedisError:
             raise
         except BaseException:
-            # A job's time-out between question and answer: the answer would be taken for that of the
-            # next question. No connection that may still receive it is used again.
+            # A job's time-out between command and answer: the next command on this connection would get the
+            # answer to this one. Close every connection that may still receive it.
             self.close()
             raise
 
     def subscribe(self, names: Names, token: str) -> PubSub:
-        """Listening on the token's own channel, confirmed by the server; to be closed by who asked for it."""
+        """Listen on the token's own channel, confirmed by the server. The caller closes it."""
         pubsub: PubSub = self._client.pubsub()
         try:
             pubsub.subscribe(names.channel(token))
@@ -244,14 +244,14 @@ class LockServer:
         )
 
     def _listening(self, names: Names, tokens: list[str]) -> tuple[str, ...]:
-        """The jobs that wait and are alive: a dead one is only taken out of the queue at its turn."""
+        """The jobs of the living waiters. A dead one stays in the queue until its turn."""
         if not tokens:
             return ()
         counts = self._client.pubsub_numsub(*(names.channel(token) for token in tokens))
         return tuple(who_is(token, 0).job_id for token, (_, count) in zip(tokens, counts, strict=True) if count)
 
     def close(self) -> None:
-        """Only what is idle: a connection that another thread reads from must not be closed under it."""
+        """Close idle connections. Another thread may be reading from one that is in use."""
         self._client.connection_pool.disconnect(inuse_connections=False)
 
 

@@ -1,7 +1,7 @@
 """At most so many fetches from one host at the same time, in any number of workers.
 
-A slot is an ordinary lock, so a dead holder's slot is free after the lock's TTL at the latest. It is taken
-under the repository's lock and its holder waits for nothing else, so nobody can deadlock.
+A slot is an ordinary lock, so the slot of a dead holder is free after the TTL at the latest. It is taken
+under the repository's lock, and its holder waits for no other lock, so there is no deadlock.
 """
 
 import random
@@ -16,7 +16,7 @@ from repositories.repo_lock import repo_lock
 
 @contextmanager
 def fetch_slot(address: str, *, job_id: str) -> Iterator[None]:
-    """A slot that is free, or the turn at one of them; LockTimeoutError when that takes too long."""
+    """Take a free slot, or wait for one of them. Raises LockTimeoutError when that takes too long."""
     slots = [f"fetch:{address}:{number}" for number in range(settings.FETCHES_PER_HOST)]
     random.shuffle(slots)
     with ExitStack() as stack:
