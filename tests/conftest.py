@@ -4,7 +4,7 @@ import ipaddress
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import fakeredis
@@ -16,12 +16,12 @@ from docora.api import rate_limit
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from docora.processes import valkey as embedded
-from repositories import accounts, repo_lock
+from repositories import accounts, repo_lock, watches
 from repositories.base import queue
-from repositories.models import App
+from repositories.models import App, Watch
 from tests.support.api import Api
 from tests.support.browser import find_chromium
-from tests.support.worker import run_jobs
+from tests.support.worker import Work, run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
 BOB_KEY = "bob-keeps-this-key-secret-too"
@@ -188,6 +188,14 @@ def bob_api(db: None, bob: Receiver) -> Api:
 
 
 @pytest.fixture
-def work(transactional_db: None) -> Callable[..., None]:
+def work(transactional_db: None) -> Work:
     """Run every job that is queued, and those that they queue, in this process."""
     return run_jobs
+
+
+@pytest.fixture
+def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
+    """Alice has the handbook."""
+    made = watches.watch(alice_app, remote.url)
+    work()
+    return made

@@ -3,7 +3,6 @@
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from repositories import watches
 from repositories.models import Repository, Watch
 from snapshots.models import FileVersion, Snapshot
 from tests.support.api import Api
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 class Puller:

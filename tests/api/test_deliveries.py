@@ -1,6 +1,5 @@
 """An app looks after its own webhooks: the log, sending again, a test event, another key."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories.models import App, Watch
 from tests.support.api import Api
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What an operator does in the admin: each operation does what it says and is in the log of actions."""
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -22,10 +21,9 @@ from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
 from snapshots.models import Delivery, Parked
 from tests.conftest import ALICE_KEY
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture
@@ -34,14 +32,6 @@ def operator(client: Client) -> Client:
     user.groups.add(Group.objects.get(name=OPERATOR))
     client.force_login(user)
     return client
-
-
-@pytest.fixture
-def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
-    """In sync."""
-    watch = watches.watch(alice_app, remote.url)
-    work()
-    return watch
 
 
 def operate(

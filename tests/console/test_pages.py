@@ -1,7 +1,6 @@
 """The admin's pages: each opens, shows what it promises, and shows no secret and nothing of locks."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -15,10 +14,10 @@ from repositories import watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from snapshots.models import Delivery, Parked, Snapshot
+from tests.support.worker import Work
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("queue_pages")]
 
-Work = Callable[..., None]
 LISTS = [
     "repositories_app",
     "repositories_repository",

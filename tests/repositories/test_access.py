@@ -1,7 +1,5 @@
 """Whose token is refused, and what becomes of it when it is accepted again."""
 
-from collections.abc import Callable
-
 import pytest
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
@@ -12,10 +10,9 @@ from repositories.git.clones import Remote, Tip
 from repositories.models import App, Watch, WatchStatus
 from snapshots.delivery import redelivery, tell
 from snapshots.look import take_snapshot
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture

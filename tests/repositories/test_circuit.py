@@ -19,10 +19,9 @@ from repositories.errors import HostUnavailable
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 def look() -> float | None:

@@ -1,7 +1,5 @@
 """Deleting an app: its watches and orphans go, everybody else's stay."""
 
-from collections.abc import Callable
-
 import pytest
 from django.core.management import CommandError, call_command
 from rq import Queue
@@ -15,10 +13,9 @@ from repositories.errors import AppGone, NotWatched
 from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from snapshots.models import Delivered, Delivery, File
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The tick: what is due, oldest first, never more than the backlog holds, and nothing left behind."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -15,10 +14,9 @@ from repositories.base import queue
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import manifest, schedule
 from snapshots.models import Snapshot
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)

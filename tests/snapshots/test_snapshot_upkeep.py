@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
 
@@ -19,17 +18,9 @@ from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from snapshots import history, manifest, reconcile
 from snapshots.models import File, FileVersion, Snapshot
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
-
-
-@pytest.fixture
-def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
-    made = watches.watch(alice_app, remote.url)
-    work()
-    return made
 
 
 def command(*words: str) -> str:

@@ -25,7 +25,7 @@ import redis
 from tests.support import postgres
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE = 60.0
+PATIENCE = 120.0
 READY = "Ctrl-C stops all of it."
 
 

@@ -1,10 +1,17 @@
 """A worker in the test's own process, so that a failing job fails the test with its own traceback."""
 
+from collections.abc import Callable
+
 from rq import Queue, SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from repositories.base import queue
+from repositories.models import Repository
+
+# The types of the fixtures `work` and `look`.
+Work = Callable[..., None]
+Look = Callable[[], Repository]
 
 
 class _Worker(SimpleWorker):

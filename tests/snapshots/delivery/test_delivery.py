@@ -24,10 +24,9 @@ from snapshots.delivery.run import FileMessage, Run, Told
 from snapshots.delivery.webhooks import WebhookClient
 from snapshots.models import Delivered, Delivery, Parked
 from tests.support.beside import beside
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 def snapshot(repository: Repository, work: Work) -> None:

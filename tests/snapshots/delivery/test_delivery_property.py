@@ -5,7 +5,6 @@ answered, and receivers that fail in every way they know; then all faults are li
 """
 
 import subprocess
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from unittest.mock import patch
@@ -20,10 +19,10 @@ from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.delivery import redelivery, run
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Work = Callable[..., None]
 
 PATHS = st.sampled_from(["a.md", "b.md", "c.bin", "d/e.md", "d/f.md", "g"])
 CONTENTS = st.one_of(st.none(), st.sampled_from(["", "one", "two", "ü\0"]), st.just(b"\xff" * 300))

@@ -13,10 +13,9 @@ from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
 from snapshots import look as snapshots
 from snapshots.models import Delivered, Delivery, File, FileVersion, Snapshot
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 def snapshot(repository: Repository, work: Work) -> None:

@@ -1,6 +1,5 @@
 """Notices: who is told that a repository cannot be read, what is said, and that it is said once."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -18,10 +17,9 @@ from snapshots.delivery import notices
 from snapshots.delivery.webhooks import Answer, Message
 from snapshots.models import Delivery
 from tests.support.api import Api
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 def look(repository: Repository, work: Work, *, times: int = 1) -> None:

@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from snapshots.changes import Change, Event
 from snapshots.delivery.payloads import Bodies, serialise
 from snapshots.paths import GitPath
 from tests.conftest import ALICE_KEY
-
-Work = Callable[..., None]
+from tests.support.worker import Work
 
 AWKWARD: dict[str, str | bytes] = {
     "empty.txt": b"",

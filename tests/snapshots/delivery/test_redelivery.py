@@ -23,10 +23,9 @@ from snapshots.delivery import redelivery
 from snapshots.delivery import run as runs
 from snapshots.models import Delivered, Delivery, Parked
 from tests.support.beside import beside
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 @pytest.fixture

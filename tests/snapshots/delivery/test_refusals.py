@@ -1,7 +1,6 @@
 """Endpoints that refuse some of what they are told: what is parked, what is tried again, and when."""
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 
@@ -19,10 +18,9 @@ from snapshots.delivery import tell
 from snapshots.look import take_snapshot
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.delivery.test_webhooks import server
+from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Work = Callable[..., None]
 
 
 class NoPictures(ReceiverFault):
