@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Info, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
+from django.db import DatabaseError
 
-from docora import env
+from docora import condition, env
 
 LOCAL_NAMES = {"127.0.0.1", "localhost", "::1", "[::1]"}
 
@@ -43,6 +44,17 @@ def check_networks(**_: Any) -> Iterator[CheckMessage]:
     if any(network.prefixlen == 0 for network in settings.TRUSTED_NETWORKS):
         hint = "Name only the networks that git hosts and receivers are in."
         yield Warning("DOCORA_TRUSTED_NETWORKS trusts every address.", hint=hint, id="docora.W007")
+
+
+@register(Tags.database)
+def check_stored_secrets(**_: Any) -> Iterator[CheckMessage]:
+    """With `--database default`, as `migrate` does it: without that, Django's checks ask no database."""
+    try:
+        condition.check_keys()
+    except condition.Unmet as reason:
+        yield Error(str(reason), hint=condition.HINTS["keys"], id="docora.E001")
+    except DatabaseError:
+        return  # no tables yet
 
 
 @register(Tags.database, deploy=True)

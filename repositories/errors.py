@@ -134,6 +134,7 @@ class DeliveryFailed(DocoraError):
 
 class EndpointDisabled(DocoraError):
     code = "endpoint-disabled"
+    http_status = 409
     hint = "The app is disabled. Ping it, and enable it when it answers."
 
 

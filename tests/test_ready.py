@@ -7,7 +7,7 @@ import pytest
 import redis
 from django.test import Client
 
-from docora import health
+from docora import condition
 from repositories.base import connections, pulse, queue
 from snapshots.schedule import tick
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def fresh_connection(fake_redis: redis.Redis) -> None:
-    health._impatient_connection.cache_clear()
+    condition._impatient_connection.cache_clear()
 
 
 def checks(client: Client) -> tuple[int, dict[str, str]]:
@@ -30,7 +30,7 @@ def test_after_a_tick_it_is_ready(client: Client) -> None:
     tick()
     for name in queue.ALL:
         queue.connection().sadd(f"rq:workers:{name}", "rq:worker:somebody")
-    assert checks(client) == (200, dict.fromkeys(health._CHECKS, "ok"))
+    assert checks(client) == (200, dict.fromkeys(condition.CHECKS, "ok"))
 
 
 def test_a_scheduler_that_stopped_is_noticed(client: Client) -> None:

@@ -92,6 +92,24 @@ def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
     return HttpResponseRedirect(reverse("admin:bulk", args=[run_id]))
 
 
+def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: str) -> HttpResponse:
+    """Ask first; the answer comes back as the same action with `confirmed`."""
+    if "confirmed" in request.POST:
+        return start(request, name, rows)
+    options = VERBS[name].model._meta
+    context = {
+        **admin.site.each_context(request),
+        "title": VERBS[name].label,
+        "opts": options,
+        "count": rows.count(),
+        "action": request.POST["action"],
+        "selected": rows.values_list("pk", flat=True),
+        "explanation": explanation,
+        "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
+    }
+    return TemplateResponse(request, "docora/console/confirm.html", context)
+
+
 def run(run_id: str) -> None:
     """A door of the queue."""
     connection = queue.connection()

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from repositories import watch_state
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery
 
@@ -18,6 +19,7 @@ NOTHING = "-"
 _COMMIT_PAGES = {"gitlab.com": "/-/commit/", "bitbucket.org": "/commits/"}
 
 WATCH_TONES: dict[str, Tone] = {
+    "disabled": "bad",
     WatchStatus.PENDING: "warn",
     WatchStatus.SCANNING: "busy",
     WatchStatus.SYNCED: "good",
@@ -29,8 +31,9 @@ def badge(text: object, tone: Tone) -> SafeString:
     return format_html('<span class="dc-badge dc-{}">{}</span>', tone, text)
 
 
-def watch_badge(status: str) -> SafeString:
-    return badge(status.replace("_", " "), WATCH_TONES[status])
+def watch_badge(watch: Watch) -> SafeString:
+    state = watch_state.shown(watch)
+    return badge(state.replace("_", " "), WATCH_TONES[state])
 
 
 def outcome_of(delivery: Delivery) -> SafeString:

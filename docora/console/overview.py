@@ -14,11 +14,12 @@ from django.utils.html import format_html
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
+from docora import condition
 from docora.console import disk, statistics
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
 from docora.console.statistics import Tally
-from repositories import circuit
+from repositories import circuit, watch_state
 from repositories.base import pulse, queue
 from repositories.errors import EndpointDisabled, hint_for
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -173,11 +174,13 @@ def _states() -> list[tuple[str, int, Tone, str]]:
 
 
 def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
-    failed = Watch.objects.filter(status=WatchStatus.FAILED)
+    yield _itself()
+    # The watches of a disabled app are its one trouble, below.
+    failed = Watch.objects.filter(watch_state.failing(), app__disabled_at=None)
     yield Troubles(
         title="Failed watches",
         count=failed.count(),
-        url=_list("repositories_watch", status__exact=WatchStatus.FAILED),
+        url=_list("repositories_watch", trouble="failing"),
         shown=[
             _failed(watch, may_operate) for watch in failed.select_related("app", "repository").order_by("-pk")[:_MOST]
         ],
@@ -197,6 +200,16 @@ def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
         url=_list("snapshots_parked"),
         shown=list(_parked([row["newest"] for row in parked.order_by("-newest")[:_MOST]])),
     )
+
+
+def _itself() -> Troubles:
+    """The same checks as /ready."""
+    unmet = {name: outcome for name, outcome in condition.outcomes().items() if outcome != "ok"}
+    url = reverse("admin:django_rq_dashboard_changelist")
+    shown = [
+        Trouble(subject=name, url=url, reason=reason, hint=condition.HINTS[name]) for name, reason in unmet.items()
+    ]
+    return Troubles(title="Docora itself", count=len(shown), url=url, shown=shown)
 
 
 def _failed(watch: Watch, may_operate: bool) -> Trouble:

@@ -55,10 +55,14 @@ def _impact(repository: Repository) -> list[str]:
     ]
 
 
+_READABLE = Q(pk__in=Watch.objects.filter(access_denied_at=None).values("repository"))
+
+
 class StateFilter(ChoiceFilter):
     title = parameter_name = "state"
     offered = {
-        "healthy": ("Healthy", Q(consecutive_failures=0, circuit_open_until=None)),
+        "healthy": ("Healthy", Q(consecutive_failures=0, circuit_open_until=None) & _READABLE),
+        "unreadable": ("No token can read it", ~_READABLE),
         "failing": ("Failing", Q(consecutive_failures__gt=0)),
         "open": ("Circuit open", ~Q(circuit_open_until=None)),
         "repair": ("To be cloned anew", Q(needs_repair=True)),
@@ -111,8 +115,10 @@ class RepositoryAdmin(ConsoleAdmin):
     def prepare(self, rows: list[Repository]) -> None:
         watches = Watch.objects.filter(repository__in=[row.pk for row in rows]).values_list("repository")
         watchers = dict(watches.annotate(Count("pk")))
+        readable = set(watches.filter(access_denied_at=None).values_list("repository", flat=True))
         for row in rows:
             row.watchers = watchers.get(row.pk, 0)  # type: ignore[attr-defined]
+            row.is_unreadable = row.watchers > 0 and row.pk not in readable  # type: ignore[attr-defined]
 
     @admin.display(description="Repository", ordering="owner")
     def title(self, repository: Repository) -> str:
@@ -174,6 +180,8 @@ def state_of(repository: Repository) -> SafeString:
     if probe_at := circuit.next_probe(repository):
         left = probe_at - timezone.now()
         return badge(f"circuit open, probe in {span(left)}" if left > timedelta() else "circuit open, probe due", "bad")
+    if repository.is_unreadable:  # type: ignore[attr-defined]
+        return badge("no token can read it", "bad")
     if repository.needs_repair:
         return badge("to be cloned anew", "warn")
     if repository.consecutive_failures:

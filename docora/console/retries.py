@@ -6,5 +6,5 @@ from snapshots.delivery.redelivery import retry_now
 
 
 def retry(watch: Watch) -> None:
-    ask_for_snapshot(watch.repository)
     retry_now(watch)
+    ask_for_snapshot(watch.repository)

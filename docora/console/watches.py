@@ -6,7 +6,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -14,16 +14,32 @@ from django.utils.safestring import SafeString
 
 from docora.console import bulk
 from docora.console.base import SECRETS, ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, commit_link, lines, list_link, page_link, progress, size, watch_badge
+from docora.console.display import (
+    NOTHING,
+    ago,
+    badge,
+    commit_link,
+    lines,
+    list_link,
+    page_link,
+    progress,
+    size,
+    watch_badge,
+)
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
-from repositories import watches
+from repositories import watch_state, watches
 from repositories.errors import all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING
+from snapshots.acknowledged import count_acknowledged, count_parked
 from snapshots.delivery import redelivery
-from snapshots.models import Delivered, Delivery, Parked, Snapshot
+from snapshots.models import Delivery, Parked, Snapshot
+
+
+def _is_enabled(watch: Watch) -> bool:
+    return watch.app.disabled_at is None
 
 
 class TokenForm(PlainForm):
@@ -73,10 +89,13 @@ def _redeliver_since(watch: Watch, data: dict[str, Any]) -> str:
     return f"What {watch.app.name} got since {data['moment']:%Y-%m-%d %H:%M} is being sent again."
 
 
-class ParkedFilter(ChoiceFilter):
-    title = "parked files"
-    parameter_name = "parked"
-    offered = {"yes": ("Has parked files", Q(pk__in=Parked.objects.values("watch")))}
+class TroubleFilter(ChoiceFilter):
+    title = parameter_name = "trouble"
+    offered = {
+        "failing": ("Failing", watch_state.failing() & Q(app__disabled_at=None)),
+        "disabled": ("App disabled", Q(app__disabled_at__isnull=False)),
+        "parked": ("Has parked files", Q(pk__in=Parked.objects.values("watch"))),
+    }
 
 
 _CODES = sorted({error.code for error in all_errors() if error.hint})
@@ -90,7 +109,7 @@ class ReasonFilter(ChoiceFilter):
 @admin.register(Watch)
 class WatchAdmin(ConsoleAdmin):
     list_display = ["title", "state", "files", "reason", "synced"]
-    list_filter = ["status", ParkedFilter, ReasonFilter]
+    list_filter = ["status", TroubleFilter, ReasonFilter]
     search_fields = ["app__name", "app__public_id", "repository__owner", "repository__name", "repository__public_id"]
     search_help_text = "App or repository, by name or id"
     linked_by = {"app__id__exact", "repository__id__exact"}
@@ -103,25 +122,31 @@ class WatchAdmin(ConsoleAdmin):
             label="Retry",
             icon="replay",
             run=_retry,
-            applies_to=lambda watch: watch.status != WatchStatus.SYNCED,
+            applies_to=lambda watch: watch.status != WatchStatus.SYNCED and not watch.app.disabled_at,
         ),
         Operation(
             name="retry_parked",
             label="Retry parked files",
             icon="unarchive",
             run=_retry_parked,
-            applies_to=lambda watch: watch.parked.exists(),
+            applies_to=lambda watch: watch.parked.exists() and not watch.app.disabled_at,
         ),
         Operation(
             name="resync",
             label="Resync",
             icon="sync",
             run=_resync,
+            applies_to=_is_enabled,
             asks_first=True,
             explanation="Every file is sent to the app again, also those that it has.",
         ),
         Operation(
-            name="redeliver_since", label="Redeliver since…", icon="history", run=_redeliver_since, form=MomentForm
+            name="redeliver_since",
+            label="Redeliver since…",
+            icon="history",
+            run=_redeliver_since,
+            form=MomentForm,
+            applies_to=_is_enabled,
         ),
         Operation(
             name="change_token",
@@ -137,13 +162,12 @@ class WatchAdmin(ConsoleAdmin):
         return super().get_queryset(request).select_related("app", "repository").defer(*SECRETS)
 
     def prepare(self, rows: list[Watch]) -> None:
-        counted = [w.pk for w in rows if w.status != WatchStatus.SYNCED or w.selection != EVERYTHING]
-        kept = Delivered.objects.filter(watch__in=counted, again="").order_by().values_list("watch")
-        delivered = dict(kept.annotate(Count("pk")))
+        acknowledged, parked = count_acknowledged(rows), count_parked(rows)
         totals = _totals({watch.repository_id for watch in rows})
         for watch in rows:
             watch.total = totals.get(watch.repository_id, 0)  # type: ignore[attr-defined]
-            watch.done = delivered.get(watch.pk, 0) if watch.pk in counted else watch.total  # type: ignore[attr-defined]
+            watch.done = acknowledged[watch.pk]  # type: ignore[attr-defined]
+            watch.refused = parked.get(watch.pk, 0)  # type: ignore[attr-defined]
 
     @admin.display(description="Watch", ordering="app__name")
     def title(self, watch: Watch) -> SafeString:
@@ -151,11 +175,14 @@ class WatchAdmin(ConsoleAdmin):
 
     @admin.display(description="State", ordering="status")
     def state(self, watch: Watch) -> SafeString:
-        return watch_badge(watch.status)
+        return watch_badge(watch)
 
     @admin.display(description="Files delivered")
     def files(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
+        if refused := watch.refused:  # type: ignore[attr-defined]
+            wanted = f" of {total:,}" if watch.selection == EVERYTHING else ""
+            return badge(f"{done:,}{wanted}, {refused:,} parked", "warn")
         if watch.status == WatchStatus.SYNCED:
             return f"{done:,}"
         # How many files a selection takes is not known before they are all compared.
@@ -172,7 +199,7 @@ class WatchAdmin(ConsoleAdmin):
     def facts(self, watch: Watch) -> list[Fact]:
         self.prepare([watch])
         return [
-            ("State", lines(watch_badge(watch.status), watch.last_error)),
+            ("State", lines(watch_badge(watch), watch.last_error)),
             ("What to do", hint_for(watch.last_error_code) or NOTHING),
             ("Files delivered", self.files(watch)),
             ("App", page_link(watch.app, watch.app.name)),
@@ -201,7 +228,8 @@ class WatchAdmin(ConsoleAdmin):
 
     @admin.action(description="Resync: send every file again", permissions=["operate"])
     def resync_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
-        return bulk.start(request, "resync", watches)
+        explanation = "Every file is sent to the apps again, also those that they have."
+        return bulk.confirm(request, "resync", watches, explanation)
 
 
 def _selection(watch: Watch) -> str:

@@ -17,6 +17,7 @@ from typing import IO
 import redis
 from django.db import DatabaseError, connection
 
+from docora import condition
 from docora.processes import leftovers, valkey
 
 OLDEST_GIT = (2, 37)
@@ -57,6 +58,15 @@ def check_database() -> None:
         connection.ensure_connection()
     except DatabaseError as error:
         raise StartError(f"the database cannot be reached, see DATABASE_URL: {one_line(error)}") from None
+
+
+def check_keys() -> None:
+    try:
+        condition.check_keys()
+    except condition.Unmet as reason:
+        raise StartError(str(reason)) from None
+    finally:
+        connection.close()
 
 
 def check_redis(url: str) -> None:

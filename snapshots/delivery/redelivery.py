@@ -17,6 +17,7 @@ from django.db.models import F, Max, QuerySet
 
 from repositories import messages, timing, watch_state
 from repositories.base import queue
+from repositories.errors import EndpointDisabled
 from repositories.models import Watch
 from repositories.selection import EVERYTHING
 from snapshots import manifest
@@ -148,7 +149,7 @@ def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
 
 
 def _repeat_notice(watch: Watch, event: str) -> None:
-    """Only what still holds is said again."""
+    """Only what is still true is said again."""
     if event == notices.SYNC_FAILED:
         notices.request(notices.Kind.REFUSAL if watch.access_denied_at else notices.Kind.FAILURE, watch)
     elif event == notices.SYNC_RECOVERED:
@@ -163,6 +164,8 @@ def _rewind(watch: Watch, **changes: object) -> None:
 
 
 def _request_now(watch: Watch) -> None:
+    if watch.app.disabled_at:
+        raise EndpointDisabled(f"{watch.app.name} is disabled: nothing is sent until it is enabled.")
     transaction.on_commit(lambda: _hurry(watch.pk), robust=True)
     request_delivery(watch)
 

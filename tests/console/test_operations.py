@@ -303,7 +303,7 @@ def test_a_cancelled_run_leaves_the_rest_alone(operator: Client, watch: Watch, a
     alice.requests.clear()
     answer = operator.post(
         reverse("admin:repositories_watch_changelist"),
-        {"action": "resync_selected", "_selected_action": [watch.pk]},
+        {"action": "resync_selected", "_selected_action": [watch.pk], "confirmed": "yes"},
     )
     page = operator.post(answer["Location"], follow=True).content.decode()
     assert "Cancelled: 0 of 1" in page

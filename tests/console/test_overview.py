@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
 
 MODELS: list[type[Model]] = [App, Repository, Watch, Snapshot, Delivery]
 MOST_QUERIES = {
-    "/admin/": 20,
+    "/admin/": 23,
     "/admin/repositories/app/": 7,
     "/admin/repositories/app/1/change/": 8,
-    "/admin/repositories/repository/": 6,
-    "/admin/repositories/repository/1/change/": 9,
-    "/admin/repositories/watch/": 7,
-    "/admin/repositories/watch/1/change/": 12,
+    "/admin/repositories/repository/": 7,
+    "/admin/repositories/repository/1/change/": 10,
+    "/admin/repositories/watch/": 9,
+    "/admin/repositories/watch/1/change/": 14,
     "/admin/snapshots/snapshot/": 5,
     "/admin/snapshots/snapshot/1/change/": 8,
     "/admin/snapshots/delivery/": 6,

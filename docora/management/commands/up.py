@@ -57,6 +57,7 @@ class Command(BaseCommand):
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
             self._migrate()
+            preflight.check_keys()
             self._say(f"  starting {_processes(plan)}")
             warm_up.for_all()
             supervisor = Supervisor(plan, held, listener, stop, self._say)

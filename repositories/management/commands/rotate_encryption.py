@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from cryptography.fernet import InvalidToken
+from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
 from repositories.models import App, Watch
@@ -15,6 +16,15 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            self._rewrite_all()
+        except InvalidToken:
+            raise CommandError(
+                "ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with, behind the"
+                " new one. Nothing is lost."
+            ) from None
+
+    def _rewrite_all(self) -> None:
         apps = self._rewrite(App, "webhook_key")
         self._rewrite(App, "previous_webhook_keys")
         watches = self._rewrite(Watch, "token")

@@ -1,0 +1,101 @@
+"""What must hold for Docora to do its work: one list for /ready, `manage.py check`, the overview and the start."""
+
+from collections.abc import Callable
+from functools import cache
+
+import redis
+from cryptography.fernet import InvalidToken
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from repositories.base import connections, pulse
+from repositories.models import App
+
+
+class Unmet(Exception):
+    """Its text is shown to anybody who asks /ready."""
+
+
+def outcomes() -> dict[str, str]:
+    """By the name of each check: `ok`, or what is wrong."""
+    return {name: _outcome(check) for name, check in CHECKS.items()}
+
+
+def check_keys() -> None:
+    """The oldest and the newest secret are decrypted: of several keys, each may be missing."""
+    try:
+        for app in (App.objects.order_by("pk").first(), App.objects.order_by("pk").last()):
+            if app is None:
+                return
+    except InvalidToken:
+        raise Unmet("ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with") from None
+
+
+def _outcome(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except Unmet as reason:
+        return str(reason)
+    except DatabaseError:
+        return "the database does not answer"
+    except redis.RedisError:
+        return "Redis does not answer"
+    return "ok"
+
+
+def _database() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+@cache  # what is applied stays applied; an error is not kept
+def _migrations() -> None:
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        raise Unmet("migrations are missing: run manage.py migrate")
+
+
+@cache
+def _impatient_connection() -> redis.Redis:
+    return connections.connect_impatiently(timeout=2)
+
+
+def _redis() -> None:
+    _impatient_connection().ping()
+
+
+def _jobs() -> None:
+    _redis()
+    waited = pulse.seconds_waited()
+    if waited > settings.READY_JOB_AGE:
+        raise Unmet(f"a job has been waiting for {waited:.0f} s")
+    if untended := pulse.untended_queues():
+        raise Unmet(f"jobs wait in {', '.join(untended)}, and no worker takes that queue")
+
+
+def _scheduler() -> None:
+    _redis()
+    since = pulse.seconds_since_tick()
+    if since is None:
+        raise Unmet("the scheduler has not ticked yet")
+    if since > 2 * settings.SCAN_INTERVAL + 30:
+        raise Unmet(f"the scheduler ticked {since:.0f} s ago")
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "database": _database,
+    "migrations": _migrations,
+    "keys": check_keys,
+    "redis": _redis,
+    "jobs": _jobs,
+    "scheduler": _scheduler,
+}
+HINTS = {
+    "database": "See DATABASE_URL, and whether the database server runs.",
+    "migrations": "Run `manage.py migrate`, or restart with `manage.py up`, which does it.",
+    "keys": "Put the missing key behind the new one in ENCRYPTION_KEYS, then run `manage.py rotate_encryption`.",
+    "redis": "See REDIS_URL, and whether Redis or the embedded Valkey runs.",
+    "jobs": "Start a worker: `manage.py up`, or `manage.py rqworker` with the queue's name.",
+    "scheduler": "Start it: `manage.py up`, or `manage.py scheduler`.",
+}
