@@ -118,6 +118,6 @@ class Service:
         try:
             self._process.wait(_STOP_PATIENCE)
         except subprocess.TimeoutExpired:
-            # Its guard ends the children.
+            # Linux ends the children with it.
             self._process.kill()
             self._process.wait()

@@ -1,9 +1,7 @@
 """Puts the jobs of killed workers back on their queues: not lost, not failed, no retry spent.
 
-What waits for a later time does not wait for a dead worker either, which would hold RQ's scheduler lock for a minute.
-
-Call it only for workers whose processes, horses included, are gone. Workers are named by the mark of
-their process, so that a run's own jobs are told from those of other hosts on the same Redis.
+Call it only for workers whose processes, horses included, are gone. A worker is named by the mark of its process, so a
+run finds its own jobs among those of other hosts on the same Redis.
 """
 
 import socket
@@ -15,7 +13,6 @@ from redis import Redis
 from rq import Queue, Worker
 from rq.exceptions import SchedulerNotFound
 from rq.executions import Execution
-from rq.job import Job
 from rq.scheduler import RQScheduler
 from rq.scripts import release_lock
 from rq.serializers import JSONSerializer
@@ -27,7 +24,7 @@ from repositories.repo_lock import lock_status, release_after_kill
 
 
 def put_back(scope: str, connection: Redis) -> list[str]:
-    """Queue what the workers of scope were running, free its locks, and strike the workers off the list."""
+    """Queue what the workers of scope were running, free their locks, and remove them from RQ's list of workers."""
     returned = [
         execution.job_id
         for queue in _queues(connection)
@@ -52,12 +49,6 @@ def put_back_taken(connection: Redis) -> list[str]:
     ]
 
 
-def count_workers(queue_name: str, scope: str, connection: Redis) -> int:
-    queue = Queue(queue_name, connection=connection)
-    names = (key.removeprefix(Worker.redis_worker_namespace_prefix) for key in Worker.all_keys(queue=queue))
-    return sum(is_within(name, scope) for name in names)
-
-
 def _queues(connection: Redis) -> list[Queue]:
     return [Queue(name, connection=connection, serializer=JSONSerializer) for name in queues.ALL]
 
@@ -76,7 +67,7 @@ def _return(execution: Execution, queue: Queue) -> bool:
         return False
     _free_locks(job.id)
     with queue.connection.pipeline() as pipeline:
-        _forget_the_start(job)
+        job.started_at = job.worker_name = None
         queue.enqueue_job(job, pipeline=pipeline, at_front=True)  # first: it refuses a pipeline in use
         execution.delete(job=job, pipeline=pipeline)
         pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
@@ -92,7 +83,7 @@ def _free_locks(job_id: str) -> None:
 
 
 def _free_scheduler_lock(queue: Queue) -> None:
-    """If its holder on this host is dead; then the next worker takes it."""
+    """If its holder on this host is dead: else jobs that are due later would wait a minute for the lock to expire."""
     key = RQScheduler.get_locking_key(queue.name)
     name = as_text(queue.connection.get(key) or b"")
     with suppress(SchedulerNotFound):
@@ -110,8 +101,3 @@ def _return_taken(job_id: str, queue: Queue) -> bool:
         pipeline.lrem(queue.intermediate_queue_key, 1, job_id)
         pipeline.execute()
     return never_started
-
-
-def _forget_the_start(job: Job) -> None:
-    job.started_at = None
-    job.worker_name = None

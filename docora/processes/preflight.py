@@ -21,7 +21,6 @@ from docora import condition
 from docora.processes import leftovers, valkey
 
 OLDEST_GIT = (2, 37)
-STORE_PATIENCE = 15.0
 
 
 class StartError(Exception):
@@ -113,7 +112,7 @@ def only_one(folder: Path, run: str) -> Iterator[HeldData]:
             raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
         if earlier_run:
             leftovers.kill(earlier_run, sparing=valkey.scope(earlier_run))
-            leftovers.end(valkey.scope(earlier_run), patience=STORE_PATIENCE)
+            leftovers.end(valkey.scope(earlier_run), patience=valkey.STOP_PATIENCE)
         _rewrite(file.fileno(), f"{os.getpid()} {run}\n")
         try:
             yield HeldData(file, earlier_run)

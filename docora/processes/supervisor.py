@@ -23,6 +23,7 @@ from django.core.management import call_command
 from django.db import connections
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from rq import Queue, Worker
 
 from docora.env import WEB_THREADS
 from docora.processes import interrupted, leftovers, valkey, web
@@ -32,7 +33,6 @@ from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
 START_PATIENCE = 120.0
-STORE_PATIENCE = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +131,14 @@ class Supervisor:
         leftovers.kill(self._plan.run)
 
     def _start(self, child: Child) -> None:
-        """A connection that is open in two processes would mix up their answers."""
+        """Nothing stays connected at a fork: two processes on one connection would read each other's answers."""
         self._redis.connection_pool.disconnect()
         connections.close_all()
         child.start()
 
     def _start_store(self, store: Child, unix_socket: Path) -> None:
         try:
-            valkey.prepare_folder(unix_socket)
-            valkey.shut_down_stale(unix_socket)
+            unix_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._start(store)
             valkey.wait_until_it_answers(unix_socket, store.exit_status)
         except (valkey.ValkeyError, OSError) as error:
@@ -148,7 +147,7 @@ class Supervisor:
     def _end_store(self, store: Child) -> None:
         if store.process:
             store.terminate()
-            store.process.join(STORE_PATIENCE)
+            store.process.join(valkey.STOP_PATIENCE)
             if store.is_running():
                 self._say(f"  {store.name} does not end: killing it")
 
@@ -162,7 +161,7 @@ class Supervisor:
         self._put_back_interrupted()
 
     def _bury(self, child: Child) -> None:
-        """Its horses and web workers would go on as orphans, beside the ones that are started now."""
+        """Kill what it left, which would go on beside the process that is started next."""
         leftovers.kill(child.mark, session=child.pid)
         self._interrupted.add(child.mark)
         how = child.how_it_ended()
@@ -207,9 +206,11 @@ class Supervisor:
 
     def _count_workers(self, queue: str) -> int:
         try:
-            return interrupted.count_workers(queue, self._plan.run, self._redis)
+            keys = Worker.all_keys(queue=Queue(queue, connection=self._redis))
         except redis.RedisError:
             return 0
+        names = (key.removeprefix(Worker.redis_worker_namespace_prefix) for key in keys)
+        return sum(leftovers.is_within(name, self._plan.run) for name in names)
 
     def _end(self, children: Iterable[Child], what_they_do: str) -> None:
         running = [child for child in children if child.is_running()]

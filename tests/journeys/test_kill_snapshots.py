@@ -25,9 +25,9 @@ def victims(play: Scene) -> list[tuple[str, int]]:
     found = []
     for process in psutil.Process(play.service.process.pid).children(recursive=True):
         with suppress(psutil.Error):  # it has ended meanwhile
-            words = process.cmdline()
-            if "git" in "".join(words[:1]) or ("rqworker" in words and "snapshots" in words):
-                found.append((process.name(), process.pid))
+            name = process.name()
+            if name.startswith(("git", "snapshots-")):
+                found.append((name, process.pid))
     return found
 
 

@@ -124,6 +124,30 @@ def test_it_serves_and_says_where_things_are(service: Service) -> None:
         assert place in service.output
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how memory is shared")
+def test_the_processes_share_their_memory_and_nothing_else_of_the_supervisor(sqlite_service: Service) -> None:
+    for name in ("WEB_CONCURRENCY", "SCAN_CONCURRENCY", "DELIVERY_CONCURRENCY"):
+        del sqlite_service.environment[name]
+    sqlite_service.start()
+    processes = sqlite_service.processes()
+    assert len(processes) >= 18
+    assert sum(map(_proportional_memory, processes)) < 350 << 20
+    supervisor, worker = sqlite_service.process, pid_of(sqlite_service, "snapshots-1")
+    assert supervisor is not None
+    assert psutil.Process(supervisor.pid).num_threads() == 1, "it forks"
+    kept = psutil.Process(worker)
+    assert not [file.path for file in kept.open_files() if file.path.endswith("up.lock")]
+    assert not [connection for connection in kept.net_connections() if connection.status == psutil.CONN_LISTEN]
+
+
+def _proportional_memory(process: psutil.Process) -> int:
+    """Its own, and its part of what it shares."""
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
 def test_the_password_of_the_first_admin_is_in_its_file_and_in_no_log(service: Service) -> None:
     service.start()
     service.stop()

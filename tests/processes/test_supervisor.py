@@ -366,11 +366,16 @@ def test_a_job_that_was_taken_but_never_started_goes_back(valkey: redis.Redis) -
 
 
 @pytest.mark.slow
-def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(data_dir: Path) -> None:
+def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     socket = data_dir / "v" / "s"
+    (data_dir / "up.lock").write_text("4711 killed\n")
+    monkeypatch.setenv(leftovers.MARK, "killed.valkey.1")
     first = embedded.start(socket)
     redis.Redis(unix_socket_path=str(socket)).set("kept", "yes")
-    embedded.shut_down_stale(socket)
+    with preflight.only_one(data_dir, "next"):
+        pass
     assert first.wait(timeout=10) == 0
     second = embedded.start(socket)
     assert redis.Redis(unix_socket_path=str(socket)).get("kept") == b"yes"
