@@ -4,7 +4,7 @@ import time
 from functools import partial
 from statistics import median
 
-from benchmarks.path import reference, remote
+from benchmarks.path import reference, remote, usage
 from benchmarks.path.bench import Bench
 from benchmarks.path.changes import PAUSE, ask_and_fetch
 from benchmarks.path.reference import BareClone
@@ -51,24 +51,27 @@ def _many_files(bench: Bench, stage: Stage, watches: list[Watch]) -> Outcome:
     clones = {there.name: BareClone(stage.folder / f"many-{n}", there.url) for n, there in enumerate(repositories)}
     for there in repositories:
         clones[there.name].fetch(there.tip)
-    ours, bare = [], []
+    ours, cpu, bare = [], [], []
     for number in range(3):
         files = remote.texts(bench.sizes.files_for_each, 4_000, seed=number)
         commits = {there.name: there.commit(files) for there in repositories}
         time.sleep(PAUSE)
+        busy = usage.cpu_seconds(stage.service.pid)
         begun = stage.look(*watches)
         ends = [
             stage.told(watch, commits[watch.remote.name], paths=len(files), seconds=2 * bench.patience).last_at
             for watch in watches
         ]
         ours.append(max(ends) - begun)
+        cpu.append(usage.cpu_seconds(stage.service.pid) - busy)
         for watch in watches:
             stage.wait_until_synced(watch, commits[watch.remote.name])
         bare.append(_bare_many_files(stage, watches, clones, commits, frozenset(files)))
     return Outcome(
         ours=median(ours),
         reference=median(sum(parts) for parts in bare),
-        detail="bare: ls-remote and fetch {:.2f} s, POST {:.2f} s".format(*map(median, zip(*bare, strict=True))),
+        detail=f"CPU {median(cpu):.1f} s; "
+        + "bare: ls-remote and fetch {:.2f} s, POST {:.2f} s".format(*map(median, zip(*bare, strict=True))),
     )
 
 

@@ -14,6 +14,7 @@ from benchmarks.path.many import apps, register, repositories
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Shape
 from benchmarks.path.report import Goal, Outcome
+from benchmarks.path.stage import Stage
 
 _MB = 1e6
 _IDLE_SECONDS = 5
@@ -62,20 +63,30 @@ def _first(bench: Bench, *, name: str, shape: Shape) -> Outcome:
 
 
 def _deliveries(bench: Bench) -> Outcome:
+    """Between the first acknowledgement and the last one: without the snapshot before."""
     count = bench.sizes.deliveries
-    ours, bare = [], []
     with bench.stage() as stage:
-        for number in range(3):
-            files = remote.texts(count, 18_000, seed=number)
-            repository = stage.create(f"bench/texts-{number}", files.items())
-            tip, watch = repository.tip, stage.watch(stage.onboard(f"reader-{number}"), repository)
-            told = stage.told(watch, tip, paths=count, seconds=5 * bench.patience)
-            stage.wait_until_synced(watch, tip)
-            ours.append(count / (told.last_at - told.first_at))
-            clone = BareClone(stage.folder / f"bare-{number}", repository.url)
-            clone.fetch(tip)
-            bare.append(count / reference.send_all(reference.posts(clone, stage.receiver, tip)))
-    return Outcome(ours=median(ours), reference=median(bare), unit="/s")
+        found = [_deliver_once(stage, count, number, bench.patience) for number in range(3)]
+    ours, cpu, bare, bare_cpu = map(median, zip(*found, strict=True))
+    detail = f"CPU {1000 * cpu / count:.2f} ms each; bare client's {1000 * bare_cpu / count:.2f} ms, without signing"
+    return Outcome(ours=ours, reference=bare, unit="/s", detail=detail)
+
+
+def _deliver_once(stage: Stage, count: int, number: int, patience: float) -> tuple[float, float, float, float]:
+    """Deliveries per second and seconds of CPU for all of them; and the bare client's."""
+    repository = stage.create(f"bench/texts-{number}", remote.texts(count, 18_000, seed=number).items())
+    tip, watch = repository.tip, stage.watch(stage.onboard(f"reader-{number}"), repository)
+    stage.told(watch, tip, paths=1, seconds=5 * patience)
+    busy = usage.cpu_seconds(stage.service.pid)
+    told = stage.told(watch, tip, paths=count, seconds=5 * patience)
+    busy = usage.cpu_seconds(stage.service.pid) - busy
+    stage.wait_until_synced(watch, tip)
+    clone = BareClone(stage.folder / f"bare-{number}", repository.url)
+    clone.fetch(tip)
+    posts = reference.posts(clone, stage.receiver, tip)
+    started = time.process_time()
+    bare = count / reference.send_all(posts)
+    return count / (told.last_at - told.first_at), busy, bare, time.process_time() - started
 
 
 def _force_push(bench: Bench) -> Outcome:
