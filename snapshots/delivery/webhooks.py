@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 from django.utils import timezone
@@ -225,12 +226,12 @@ class WebhookClient(Generic[M]):
                     retry_after=_seconds(response.headers.get("Retry-After", "")),
                 )
         except TimeoutError:
-            error = f"no answer within {self._timeout:g} s"
+            error = f"timed out after {self._timeout:g} s"
             return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
-        except (
-            Exception
-        ) as error:  # a strange peer may provoke any error in the library: a failed delivery, not a crashed run
-            return Answer(status=None, error=_reason(error), error_class=_class_of(error), milliseconds=took())
+        # A strange peer may provoke any error in the library: that is a failed delivery, not a crashed run.
+        except Exception as error:
+            reason, kind = _explain(error, urlsplit(self._base_url).netloc)
+            return Answer(status=None, error=reason, error_class=kind, milliseconds=took())
 
     def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """Checks the address that is about to be dialled, so a name that resolves differently later gains nothing."""
@@ -264,30 +265,32 @@ def _clean(text: str) -> str:
     return text[:200].replace("\0", "").encode(errors="replace").decode()
 
 
-def _refusal(error: Exception) -> str:
-    """Why no address of the host may be dialled, if that is what happened."""
-    cause = getattr(error, "os_error", error)
-    return str(cause.strerror) if isinstance(cause, PermissionError) else ""
-
-
-def _reason(error: Exception) -> str:
-    return _clean(_refusal(error) or f"{type(error).__name__}: {error}")
-
-
-_CLASSES: list[tuple[type[BaseException], str]] = [
-    (aiohttp.ClientConnectorDNSError, "dns"),
-    (aiohttp.ClientSSLError, "tls"),
-    (ssl.SSLError, "tls"),
-    (aiohttp.ClientConnectionError, "connection"),
-    (OSError, "connection"),
-    (aiohttp.ClientPayloadError, "connection"),
+# What each error means, in words and for machines; the first that fits.
+_MEANINGS: list[tuple[type[BaseException], str, str]] = [
+    (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved", "dns"),
+    (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}", "tls"),
+    (aiohttp.ClientSSLError, "no TLS with {host}: {cause}", "tls"),
+    (ssl.SSLError, "no TLS with {host}: {cause}", "tls"),
+    (ConnectionRefusedError, "connection refused by {host}", "connection"),
+    (ConnectionResetError, "{host} reset the connection", "connection"),
+    (aiohttp.ServerDisconnectedError, "{host} closed the connection without an answer", "connection"),
+    (aiohttp.ClientPayloadError, "{host} closed the connection in the middle of its answer", "connection"),
+    (aiohttp.ClientConnectionError, "no connection to {host}: {cause}", "connection"),
+    (OSError, "no connection to {host}: {cause}", "connection"),
+    (Exception, "{host} does not speak HTTP as expected: {cause}", "protocol"),
 ]
 
 
-def _class_of(error: Exception) -> str:
-    if _refusal(error):
-        return "forbidden-address"
-    return next((name for kind, name in _CLASSES if isinstance(error, kind)), "protocol")
+def _explain(error: Exception, host: str) -> tuple[str, str]:
+    """The reason in words, and its class. A failed connection is told by the error of the operating system."""
+    cause = getattr(error, "os_error", None) or error
+    if isinstance(cause, PermissionError):  # of `_checked_socket`
+        return _clean(str(cause.strerror)), "forbidden-address"
+    words, kind = next(
+        (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
+    )
+    said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or str(cause)
+    return _clean(words.format(host=host, cause=said)), kind
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -2,6 +2,7 @@
 
 import gzip
 import ipaddress
+import re
 import socket
 import socketserver
 import threading
@@ -200,14 +201,22 @@ class TestAnswers:
         assert answer.error_class == error_class
 
     def test_nobody_listens(self) -> None:
-        assert post("http://127.0.0.1:1").error_class == "connection"
+        answer = post("http://127.0.0.1:1")
+        assert (answer.error_class, answer.error) == ("connection", "connection refused by 127.0.0.1:1")
+
+    def test_no_reason_is_a_name_of_python(self) -> None:
+        for said in (b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"):
+            with server(saying(said)) as url:
+                assert not re.search(r"\w(Error|Exception)\b", post(url).error)
 
     def test_a_name_that_does_not_exist(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: Any, **__: Any) -> None:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
         monkeypatch.setattr(socket, "getaddrinfo", fail)
-        assert post("https://nowhere.example.com").error_class == "dns"
+        answer = post("https://nowhere.example.com")
+        assert answer.error_class == "dns"
+        assert answer.error == "the name of nowhere.example.com cannot be resolved"
 
     def test_tls_where_there_is_none(self) -> None:
         with server(saying(b"HTTP/1.1 200 OK\r\n\r\n")) as url:
