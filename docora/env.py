@@ -224,6 +224,9 @@ SCAN_BACKLOG = _integer(
     2000,
     "planned looks that may wait in the queue; what is due beyond them waits in the database",
 )
+LOOKS_PER_HOST = _integer(
+    "DOCORA_LOOKS_PER_HOST", 20, "questions for a tip that one scheduler puts to one git host at the same time"
+)
 FETCHES_PER_HOST = _integer("DOCORA_FETCHES_PER_HOST", 8, "clones and fetches from one git host at the same time")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import F
+from django.db import transaction
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from repositories import messages, watch_state
@@ -27,13 +28,26 @@ class Seen:
 
 def accepted_tokens(repository: Repository) -> Iterator[Seen]:
     """What each accepted token sees, the best proven first. The watches of a refused one fail, and no others."""
-    for token, watches in _tokens(repository):
+    for token, watches in by_token(best_proven_first(repository.watches.all())).items():
         try:
             seen = _ask(repository, token, watches)
         except AccessDenied as error:
             blame(watches, error)
         else:
             yield seen
+
+
+def best_proven_first(watches: QuerySet[Watch]) -> QuerySet[Watch]:
+    """The ones with the newest proof first, refused ones last."""
+    return watches.order_by(F("access_denied_at").asc(nulls_first=True), F("access_proven_at").desc(nulls_last=True))
+
+
+def by_token(watches: Iterable[Watch]) -> dict[str, list[Watch]]:
+    """Each token once, in the order of the watches, with those that share it."""
+    shared: dict[str, list[Watch]] = {}
+    for watch in watches:
+        shared.setdefault(watch.token, []).append(watch)
+    return shared
 
 
 def prove(watch: Watch) -> None:
@@ -65,15 +79,6 @@ def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
             messages.announce_refusal(watch.pk)
 
 
-def _tokens(repository: Repository) -> Iterator[tuple[str, list[Watch]]]:
-    """Each token once, with the watches that share it: the ones with the newest proof first, refused ones last."""
-    order = (F("access_denied_at").asc(nulls_first=True), F("access_proven_at").desc(nulls_last=True))
-    shared: dict[str, list[Watch]] = {}
-    for watch in repository.watches.order_by(*order):
-        shared.setdefault(watch.token, []).append(watch)
-    yield from shared.items()
-
-
 def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
     remote = Remote(url=repository.remote, token=token)
     tip = clones.look(remote, repository.ref)
@@ -81,12 +86,29 @@ def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
     return Seen(tip=tip, remote=remote, watches=tuple(watches))
 
 
+def note_proofs(watches: Iterable[Watch], *, at: datetime) -> None:
+    """The host accepted these watches' tokens at that time. Not written for a watch that was refused, or proven with
+    another token, since it was read; nor where a row is locked: the next look brings another proof."""
+    aged = [watch for watch in watches if _has_aged(watch)]
+    if not aged:
+        return
+    with transaction.atomic(savepoint=False):
+        rows = Watch.objects.select_for_update(skip_locked=True).filter(pk__in=[watch.pk for watch in aged])
+        proofs = dict(rows.filter(access_denied_at=None).values_list("pk", "access_proven_at"))
+        same = [watch.pk for watch in aged if proofs.get(watch.pk, at) == watch.access_proven_at]
+        Watch.objects.filter(pk__in=same).update(access_proven_at=at)
+
+
 def _note_proof(watches: list[Watch]) -> None:
     """An unchanged repository costs no row: a proof is written down when the last one has aged."""
     now = timezone.now()
-    aged = now - timedelta(seconds=settings.ACCESS_PROOF_AGE / 2)
-    stale = [w for w in watches if w.access_denied_at or not w.access_proven_at or w.access_proven_at < aged]
+    stale = [watch for watch in watches if watch.access_denied_at or _has_aged(watch)]
     for watch in stale:
         watch.access_proven_at, watch.access_denied_at = now, None
     if stale:
         Watch.objects.filter(pk__in=[w.pk for w in stale]).update(access_proven_at=now, access_denied_at=None)
+
+
+def _has_aged(watch: Watch) -> bool:
+    aged = timezone.now() - timedelta(seconds=settings.ACCESS_PROOF_AGE / 2)
+    return watch.access_proven_at is None or watch.access_proven_at < aged

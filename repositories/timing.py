@@ -1,18 +1,22 @@
 """When something is tried again: the next look at a repository, the next attempt at a delivery."""
 
 import random
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from repositories.base import queue
 from repositories.models import App, Repository, Watch
 
 _LONGEST_PAUSE = 3600.0
 # A repository is looked at ten times within the time for which it has been quiet: after a minute every six seconds, if
 # MIN_RESCAN_INTERVAL allowed that.
 _LOOKS_WITHIN_QUIET_TIME = 10
+_RESTING_HOST = "docora:resting-host:"
 
 
 def pause_after(attempts: int) -> float:
@@ -22,19 +26,68 @@ def pause_after(attempts: int) -> float:
 
 
 def plan_next_look(repository: Repository, *, last_change: datetime) -> None:
-    """Soon, if the repository has changed lately; up to a tenth sooner by chance, so that the looks spread."""
     now = timezone.now()
+    planned = next_look(now, last_change=last_change)
+    Repository.objects.filter(pk=repository.pk).update(last_checked_at=now, next_check_at=planned)
+
+
+def next_look(now: datetime, *, last_change: datetime) -> datetime:
+    """Soon, if the repository has changed lately; up to a tenth sooner by chance, so that the looks spread."""
     quiet = (now - last_change).total_seconds()
     pause = min(max(quiet / _LOOKS_WITHIN_QUIET_TIME, settings.MIN_RESCAN_INTERVAL), settings.RESCAN_INTERVAL)
-    pause *= random.uniform(0.9, 1)  # noqa: S311  guards nothing
-    rows = Repository.objects.filter(pk=repository.pk)
-    rows.update(last_checked_at=now, next_check_at=now + timedelta(seconds=pause))
+    return now + timedelta(seconds=pause * random.uniform(0.9, 1))  # noqa: S311  guards nothing
 
 
-def claim_due_look(repository: Repository, now: datetime) -> bool:
-    """True for one of the schedulers that found it due. A claim whose job gets lost ends after RESCAN_INTERVAL."""
-    rows = Repository.objects.filter(pk=repository.pk, next_check_at=repository.next_check_at)
-    return bool(rows.update(next_check_at=now + timedelta(seconds=settings.RESCAN_INTERVAL)))
+def claim_due_looks(now: datetime, most: int, *, except_bases: Iterable[str] = ()) -> list[Repository]:
+    """Those due for longest, each for one alone of the schedulers that ask at the same time.
+
+    Their `next_check_at` is the end of the claim, after RESCAN_INTERVAL: a look that gets lost is due again then.
+    """
+    due = Repository.objects.filter(next_check_at__lte=now).order_by("next_check_at")
+    for base in except_bases:
+        due = due.exclude(url__startswith=f"{base}/")
+    if not due.exists():  # a reader waits for nobody, a writer may
+        return []
+    end = now + timedelta(seconds=settings.RESCAN_INTERVAL)
+    with transaction.atomic():
+        claimed = list(due.select_for_update(skip_locked=True)[:most])
+        Repository.objects.filter(pk__in=[repository.pk for repository in claimed]).update(next_check_at=end)
+    for repository in claimed:
+        repository.next_check_at = end
+    return claimed
+
+
+def plan_claimed_looks(plans: Mapping[Repository, datetime], *, checked_at: datetime | None = None) -> None:
+    """The next look at each whose claim still holds; the others were planned by another process meanwhile.
+
+    Locked rows are left out, and their claims end by themselves: a transaction that holds many rows waits for none.
+    """
+    if not plans:
+        return
+    with transaction.atomic(savepoint=False):
+        rows = Repository.objects.select_for_update(skip_locked=True).filter(pk__in=[each.pk for each in plans])
+        ends = dict(rows.values_list("pk", "next_check_at"))
+        held = [repository for repository in plans if ends.get(repository.pk) == repository.next_check_at]
+        for repository in held:
+            repository.next_check_at = plans[repository]
+            repository.last_checked_at = checked_at or repository.last_checked_at
+        Repository.objects.bulk_update(held, ["next_check_at", "last_checked_at"])
+
+
+def rest_host(base: str, seconds: float) -> None:
+    """No planned look at any repository of this host before that, by any scheduler."""
+    if seconds > seconds_of_host_rest(base):
+        queue.connection().set(_RESTING_HOST + base, 1, px=max(1, round(seconds * 1000)))
+
+
+def seconds_of_host_rest(base: str) -> float:
+    return max(0, queue.connection().pttl(_RESTING_HOST + base)) / 1000
+
+
+def after_rest(seconds: float) -> datetime:
+    """When to look at a repository of a host that rests; by chance, so that not all come at its end."""
+    later = random.uniform(0, 0.1) * settings.RESCAN_INTERVAL  # noqa: S311  guards nothing
+    return timezone.now() + timedelta(seconds=seconds + later)
 
 
 def rest_app(app: App, seconds: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Model, Q, QuerySet
+from django.db.models import F, Model, Q, QuerySet
 
 from repositories.errors import TooLarge
 from repositories.git import clones, trees
@@ -44,10 +44,14 @@ def contents_at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
 
 
 def last_change(repository: Repository) -> datetime:
-    """When the newest snapshot was taken; before the first one, when the repository was watched first."""
-    newest = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
-    taken_at = newest.values_list("taken_at", flat=True).first() if repository.sequence else None
-    return taken_at or repository.created_at
+    return last_changes([repository])[repository.pk]
+
+
+def last_changes(repositories: Iterable[Repository]) -> dict[int, datetime]:
+    """When the newest snapshot of each was taken; before the first one, when the repository was watched first."""
+    found = {repository.pk: repository.created_at for repository in repositories}
+    newest = Snapshot.objects.filter(repository__in=list(found), sequence=F("repository__sequence"))
+    return found | dict(newest.values_list("repository_id", "taken_at"))
 
 
 @dataclass(frozen=True, slots=True)

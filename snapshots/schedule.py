@@ -10,12 +10,13 @@ from datetime import timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from repositories import messages, timing, watch_state
+from repositories import messages, watch_state
 from repositories.base import pulse, queue
-from repositories.models import Repository, Watch, WatchStatus
+from repositories.models import Watch, WatchStatus
 from repositories.watches import request_snapshot
 from snapshots.delivery.tell import due as due_watches
 from snapshots.delivery.tell import request_delivery
+from snapshots.looks import Looks
 from snapshots.models import Delivery
 
 log = logging.getLogger("docora.schedule")
@@ -24,22 +25,18 @@ _LAST_RECONCILED = "docora:last-reconciled"
 
 
 def tick() -> int:
-    """Returns how many jobs were asked for."""
+    """One tick alone, until all remotes have answered or had the time to; returns how many jobs were requested."""
+    with Looks() as looks:
+        return begin_tick(looks) + looks.work(2 * settings.GIT_ASK_TIMEOUT, until_answered=True)
+
+
+def begin_tick(looks: Looks) -> int:
+    """Leaves the looks that need no job to `looks.work`; returns how many jobs were requested."""
     _free_abandoned_watches()
     _prune_deliveries()
-    asked = _ask_for_looks() + _ask_for_deliveries() + _ask_for_reconciliation()
+    requested = looks.claim() + _ask_for_deliveries() + _ask_for_reconciliation()
     pulse.note_tick()
-    return asked
-
-
-def _ask_for_looks() -> int:
-    now = timezone.now()
-    room = max(0, settings.SCAN_BACKLOG - queue.length(queue.SNAPSHOTS))
-    due = Repository.objects.filter(next_check_at__lte=now).order_by("next_check_at")[:room]
-    claimed = [repository for repository in due if timing.claim_due_look(repository, now)]
-    for repository in claimed:
-        request_snapshot(repository, planned=True)
-    return len(claimed)
+    return requested
 
 
 def _ask_for_deliveries() -> int:

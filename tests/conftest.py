@@ -21,6 +21,7 @@ from repositories.base import queue
 from repositories.models import App, Watch
 from tests.support.api import Api
 from tests.support.browser import find_chromium
+from tests.support.hostile_host import HostileHost, hostile_host
 from tests.support.worker import Work, run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -147,6 +148,16 @@ def remote(git_host: GitHost) -> HostedRepository:
     }
     repository.commit(files)
     return repository
+
+
+@pytest.fixture
+def hostile(settings: Settings, tmp_path: Path) -> Iterator[HostileHost]:
+    """A git host that Docora may dial, and that answers what the test tells it to."""
+    with hostile_host() as host:
+        settings.GIT_HOSTS = (host.address,)
+        settings.TRUSTED_NETWORKS = (ipaddress.ip_network("127.0.0.0/8"),)
+        settings.REPOS_BASE_PATH = tmp_path / "repos"
+        yield host
 
 
 @pytest.fixture

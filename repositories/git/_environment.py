@@ -75,10 +75,14 @@ class Remote:
         if plain:
             config["protocol.http.allow"] = "always"
         if self.token:
-            user = _TOKEN_USERS.get(self.url.host, "x-access-token")
-            credentials = base64.b64encode(f"{user}:{self.token}".encode()).decode()
-            config[f"http.{self.url.base}/.extraHeader"] = f"Authorization: Basic {credentials}"
+            config[f"http.{self.url.base}/.extraHeader"] = f"Authorization: {self.authorization}"
         return _environment(config)
+
+    @property
+    def authorization(self) -> str:
+        """The value of the header by which a host knows the token; for `url.base` alone."""
+        user = _TOKEN_USERS.get(self.url.host, "x-access-token")
+        return "Basic " + base64.b64encode(f"{user}:{self.token}".encode()).decode()
 
     def at(self, url: RemoteUrl) -> "Remote":
         """The same repository at another address; the token is for the host that it was given for."""

@@ -5,22 +5,17 @@ or writes to the database. That is faster than two threads that fight for the in
 """
 
 import asyncio
-import errno
-import socket
 import ssl
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
-from django.utils import timezone
 
-from repositories.base import network
-from repositories.errors import ForbiddenAddress
+from repositories.base import outgoing
 from repositories.models import App
 from snapshots.delivery.signing import Signer
 from snapshots.models import is_accepted
@@ -28,14 +23,11 @@ from snapshots.models import is_accepted
 _KEPT = 2048
 # An answer is read up to here, so that its connection can be used again. A longer one costs the connection.
 _READ_OFF = 1 << 16
-_LONGEST_RETRY_AFTER = 24 * 3600.0
 # The signature may be the reason; 400 may as well be about the message.
 _SIGNATURE_REFUSED = {400, 401, 403}
 _KEY_REFUSED = {401, 403}
 _NOT_NOW = {408, 425, 429}
 _HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +67,6 @@ class Answer:
         return self.error_class == "timeout"
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """Its clock stands still while the loop does not run: a wait for the database is no time-out of the endpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left_at = super().time()
-        self._stood_still = 0.0
-
-    def time(self) -> float:
-        return super().time() - self._stood_still
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        self._stood_still += super().time() - self._left_at
-        try:
-            return self.run_until_complete(work)
-        finally:
-            self._left_at = super().time()
-
-
 class WebhookClient(Generic[M]):
     """Posts to one app; redirects are not followed, and proxies of the environment are ignored."""
 
@@ -102,7 +75,7 @@ class WebhookClient(Generic[M]):
         self._timeout = timeout
         self._signer = Signer(app)
         self._lanes = app.max_in_flight
-        self._loop = _Loop()
+        self._loop = outgoing.PausingLoop()
         self._waiting: deque[M] = deque()
         self._answered: list[tuple[M, Answer]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,8 +123,9 @@ class WebhookClient(Generic[M]):
         return answer
 
     async def _open(self) -> aiohttp.ClientSession:
+        dial = partial(outgoing.checked_socket, plain=self._base_url.startswith("http:"))
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._lanes, socket_factory=self._checked_socket),
+            connector=aiohttp.TCPConnector(limit=self._lanes, socket_factory=dial),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers=_HEADERS,
             trust_env=False,
@@ -223,7 +197,7 @@ class WebhookClient(Generic[M]):
                     error_class="" if is_accepted(response.status) else "status",
                     milliseconds=took(),
                     text=text,
-                    retry_after=_seconds(response.headers.get("Retry-After", "")),
+                    retry_after=outgoing.seconds_of(response.headers.get("Retry-After", "")),
                 )
         except TimeoutError:
             error = f"timed out after {self._timeout:g} s"
@@ -232,16 +206,6 @@ class WebhookClient(Generic[M]):
         except Exception as error:
             reason, kind = _explain(error, urlsplit(self._base_url).netloc)
             return Answer(status=None, error=reason, error_class=kind, milliseconds=took())
-
-    def _checked_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """Checks the address that is about to be dialled, so a name that resolves differently later gains nothing."""
-        family, kind, protocol, _, address = info
-        try:
-            network.check_address(address[0], plain=self._base_url.startswith("http:"))
-        except ForbiddenAddress as error:
-            # Only an OSError lets the next address of the name be tried.
-            raise PermissionError(errno.EPERM, str(error)) from None
-        return socket.socket(family, kind, protocol)
 
 
 async def _beginning(content: aiohttp.StreamReader) -> str:
@@ -284,22 +248,10 @@ _MEANINGS: list[tuple[type[BaseException], str, str]] = [
 def _explain(error: Exception, host: str) -> tuple[str, str]:
     """The reason in words, and its class. A failed connection is told by the error of the operating system."""
     cause = getattr(error, "os_error", None) or error
-    if isinstance(cause, PermissionError):  # of `_checked_socket`
+    if isinstance(cause, PermissionError):  # of `outgoing.checked_socket`
         return _clean(str(cause.strerror)), "forbidden-address"
     words, kind = next(
         (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
     )
     said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or str(cause)
     return _clean(words.format(host=host, cause=said)), kind
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Retry-After is a number of seconds or a date; at most a day is believed."""
-    try:
-        if retry_after.isascii() and retry_after.isdecimal():
-            seconds = float(retry_after)
-        else:
-            seconds = (parsedate_to_datetime(retry_after) - timezone.now()).total_seconds()
-    except (ValueError, TypeError):
-        return None
-    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)

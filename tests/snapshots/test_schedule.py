@@ -63,7 +63,7 @@ def test_a_claim_whose_job_is_lost_ends_by_itself(many: list[Repository], settin
 
 def pause_after(quiet: timedelta, repository: Repository) -> float:
     Snapshot.objects.all().delete()
-    repository.sequence = 1
+    Repository.objects.filter(pk=repository.pk).update(sequence=1)
     Snapshot.objects.create(
         repository=repository, sequence=1, commit_sha="1" * 40, files=0, bytes=0, taken_at=timezone.now() - quiet
     )

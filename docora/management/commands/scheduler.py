@@ -1,4 +1,4 @@
-"""`manage.py scheduler`: enqueues what is due, again and again."""
+"""`manage.py scheduler`: requests what is due, again and again, and looks at what seems unchanged."""
 
 import logging
 import signal
@@ -12,7 +12,8 @@ from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
-from snapshots.schedule import tick
+from snapshots.looks import Looks
+from snapshots.schedule import begin_tick
 
 logger = logging.getLogger("docora.scheduler")
 
@@ -20,19 +21,22 @@ logger = logging.getLogger("docora.scheduler")
 class Command(BaseCommand):
     help = (
         "Enqueue what is due, every SCAN_INTERVAL seconds, until SIGTERM or Ctrl-C."
-        " A tick is idempotent: schedulers on several hosts do no harm."
+        " Healthy repositories are looked at here, DOCORA_LOOKS_PER_HOST at a time: only a change becomes a job."
+        " A tick is idempotent: schedulers on several hosts share the work."
     )
 
     def handle(self, **_options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
-        while True:
-            close_old_connections()
-            try:
-                tick()
-            except (DatabaseError, RedisError) as error:
-                logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
-            time.sleep(settings.SCAN_INTERVAL)
+        with Looks() as looks:
+            while True:
+                close_old_connections()
+                try:
+                    begin_tick(looks)
+                    looks.work(settings.SCAN_INTERVAL)
+                except (DatabaseError, RedisError) as error:
+                    logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
+                    time.sleep(settings.SCAN_INTERVAL)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

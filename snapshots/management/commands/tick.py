@@ -9,7 +9,10 @@ from snapshots.schedule import tick
 
 
 class Command(BaseCommand):
-    help = "Ask for what is due now: looks at repositories, and deliveries that got lost. Safe at any time."
+    help = (
+        "Look at the repositories that are due, and ask for the jobs of those that need one, and for deliveries that"
+        " got lost. Safe at any time."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_redis()

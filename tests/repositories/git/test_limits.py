@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import ipaddress
 import os
 import struct
 import zlib
@@ -22,19 +21,10 @@ from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from snapshots import look
-from tests.support.hostile_host import END, Answer, HostileHost, Question, host, hostile_host, packet
+from tests.support.hostile_host import END, Answer, HostileHost, Question, host, packet
 
 MIB = 1 << 20
 _COMMIT, _TREE, _BLOB, _DELTA = 1, 2, 3, 7
-
-
-@pytest.fixture
-def hostile(settings: Settings, tmp_path: Path) -> Iterator[HostileHost]:
-    with hostile_host() as host:
-        settings.GIT_HOSTS = (host.address,)
-        settings.TRUSTED_NETWORKS = (ipaddress.ip_network("127.0.0.0/8"),)
-        settings.REPOS_BASE_PATH = tmp_path / "repos"
-        yield host
 
 
 def name_of(kind: bytes, content: bytes) -> bytes:

@@ -15,8 +15,8 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.receiver import Receiver, ReceiverFault
+from repositories.base import outgoing
 from repositories.models import App
-from snapshots.delivery import webhooks
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 
 KEY = "a-key-of-sixteen-characters-or-more"
@@ -281,11 +281,11 @@ class TestAnswers:
         [("120", 120), ("0", 0), ("9" * 30, 86400), ("²", None), ("soon", None), ("-5", None), ("", None)],
     )
     def test_retry_after(self, header: str, seconds: float | None) -> None:
-        assert webhooks._seconds(header) == seconds
+        assert outgoing.seconds_of(header) == seconds
 
     def test_retry_after_as_a_date(self) -> None:
-        assert webhooks._seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-        assert webhooks._seconds("Wed, 21 Oct 2115 07:28:00 GMT") == 86400
+        assert outgoing.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+        assert outgoing.seconds_of("Wed, 21 Oct 2115 07:28:00 GMT") == 86400
 
 
 class TestMany:
