@@ -31,7 +31,7 @@ _STATEMENTS = [
        SELECT f.repository_id, f.id, m.blob, '100644', m.size, m.sha256, 1
        FROM snapshots_file f JOIN made_up m ON m.digest = f.path_digest""",
     """INSERT INTO snapshots_delivered (watch_id, file_id, sha256, delivered_at, again)
-       SELECT w.id, f.id, m.sha256, {now}, ''
+       SELECT w.id, f.id, m.sha256, {now}, NULL
        FROM repositories_watch w JOIN snapshots_file f ON f.repository_id = w.repository_id
        JOIN made_up m ON m.digest = f.path_digest""",
     # More of them lately than long ago, spread over all watches, some refused and some never answered.

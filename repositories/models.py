@@ -197,6 +197,9 @@ class Watch(models.Model):
     generation = models.PositiveIntegerField(
         default=0, editable=False, help_text="Counts up when a delivery under way must stop and look anew."
     )
+    asked_again = models.BooleanField(
+        default=False, editable=False, help_text="Files that the app accepted or refused are marked to be told again."
+    )
     resyncs = models.PositiveIntegerField(
         default=0, editable=False, help_text="How often everything was told again; part of the message ids."
     )

@@ -23,6 +23,12 @@ from repositories.models import Watch, WatchStatus
 
 _NO_FAILURE: dict[str, Any] = {"retry_count": 0, "retry_at": None, "last_error_code": "", "last_error": ""}
 _SYNCED: dict[str, Any] = _NO_FAILURE | {"status": WatchStatus.SYNCED}
+_BEHIND = Q(synced_sequence__lt=F("repository__sequence")) | Q(asked_again=True, repository__sequence__gt=0)
+
+
+def behind(watches: QuerySet[Watch]) -> QuerySet[Watch]:
+    """Watches whose app is to be told something: a newer snapshot, or what somebody asked to be told again."""
+    return watches.filter(_BEHIND)
 
 
 # Out of attempts, also while the next attempt runs: only a success ends it.
@@ -59,16 +65,16 @@ def put_back(watches: QuerySet[Watch]) -> int:
 def complete(watch: Watch, *, sequence: int, commit_sha: str) -> None:
     """The app has everything of this snapshot, unless the generation says that somebody has asked for more."""
     Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
-        **_SYNCED, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
+        **_SYNCED, asked_again=False, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
     )
 
 
 def settle(watches: QuerySet[Watch], *, is_empty: bool = False) -> None:
     """Watches that lack nothing are synced, whatever failed in between. An empty repository has nothing to lack."""
-    lacking_nothing = Q(synced_sequence=F("repository__sequence"), access_denied_at=None)
+    lacking_nothing = watches.filter(~_BEHIND, access_denied_at=None)
     if not is_empty:
-        lacking_nothing &= Q(synced_sequence__gt=0)
-    settled = watches.exclude(status=WatchStatus.SYNCED).filter(lacking_nothing)
+        lacking_nothing = lacking_nothing.filter(synced_sequence__gt=0)
+    settled = lacking_nothing.exclude(status=WatchStatus.SYNCED)
     if settled.exists():  # a reader waits for nobody, a writer may
         settled.update(**_SYNCED)
 

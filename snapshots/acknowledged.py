@@ -20,7 +20,7 @@ def count_acknowledged(watches: Iterable[Watch]) -> dict[int, int]:
     watches = list(watches)
     whole = [watch for watch in watches if watch.status == WatchStatus.SYNCED and watch.selection == EVERYTHING]
     ids = {watch.pk for watch in whole}
-    counted = Delivered.objects.filter(watch__in=[watch.pk for watch in watches if watch.pk not in ids], again="")
+    counted = Delivered.objects.filter(watch__in=[watch.pk for watch in watches if watch.pk not in ids], again=None)
     found = dict(counted.order_by().values_list("watch").annotate(Count("pk")))
     has_another_content = Delivered.objects.filter(watch=OuterRef("watch"), file=OuterRef("file"))
     lacking = Parked.objects.filter(~Exists(has_another_content), watch__in=ids).order_by()

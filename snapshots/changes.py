@@ -66,13 +66,16 @@ def _candidates(watch: Watch, sequence: int) -> "array[int]":
     """The ids of all files that may have to be told, in order. Eight bytes for each: they are read at once."""
     since = watch.synced_sequence
     versions = FileVersion.objects.filter(repository=watch.repository_id).values_list("file_id")
+    delivered = Delivered.objects.filter(watch=watch).values_list("file_id")
+    parked = Parked.objects.filter(watch=watch).values_list("file_id")
     if since:
         began = versions.filter(since__gt=since, since__lte=sequence)
-        rows = began.union(versions.filter(until__gt=since, until__lte=sequence))
+        ended = versions.filter(until__gt=since, until__lte=sequence)
+        rows = began.union(ended, delivered.filter(again__isnull=False), parked.filter(again=True))
     else:
         current = versions.filter(until=None, since__lte=sequence)
         ended_later = versions.filter(until__gt=sequence, since__lte=sequence)
-        rows = current.union(ended_later, Delivered.objects.filter(watch=watch).values_list("file_id"))
+        rows = current.union(ended_later, delivered)
     return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
 
 
@@ -93,7 +96,7 @@ class _Told(NamedTuple):
     """The content of a file that the app accepted or refused; `again` if somebody asked to repeat that."""
 
     sha256: bytes
-    again: str | bool
+    again: str | bool | None
 
 
 class _Version(NamedTuple):

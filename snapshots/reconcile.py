@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from django.conf import settings
-from django.db.models import F, Min, Q
+from django.db.models import Min
 from django.utils import timezone
 
+from repositories import watch_state
 from repositories.errors import GitError, LockTimeoutError
 from repositories.git import clones
-from repositories.models import Repository
+from repositories.models import Repository, Watch
 from repositories.repo_lock import janitor_lock, repo_lock
 from repositories.watches import purge_clone, request_snapshot
 from snapshots import history
@@ -91,8 +92,8 @@ def _unknown_clones(on_disk: list[str], known: set[str]) -> Iterator[Finding]:
 
 def _missing_clones(on_disk: set[str]) -> Iterator[Finding]:
     """A missing clone matters only where an app still lacks something; otherwise the next change fetches it."""
-    behind = Repository.objects.filter(watches__synced_sequence__lt=F("sequence"), needs_repair=False).distinct()
-    for repository in behind:
+    needed = watch_state.behind(Watch.objects.all()).values("repository")
+    for repository in Repository.objects.filter(pk__in=needed, needs_repair=False):
         if repository.clone_key not in on_disk:
             yield Finding(str(repository), "its clone is gone", partial(_ask_for_repair, repository))
 
@@ -170,8 +171,8 @@ def _over_quota(keys: list[str]) -> Iterator[Finding]:
 
 
 def _is_needed_now(clone_key: str) -> bool:
-    repositories = Repository.objects.filter(clone_key=clone_key)
-    return repositories.filter(Q(watches__synced_sequence__lt=F("sequence")) | Q(needs_repair=True)).exists()
+    being_repaired = Repository.objects.filter(clone_key=clone_key, needs_repair=True)
+    return being_repaired.exists() or watch_state.behind(Watch.objects.filter(repository__clone_key=clone_key)).exists()
 
 
 def _evict(clone_key: str, *, job_id: str) -> None:

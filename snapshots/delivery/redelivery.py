@@ -25,6 +25,7 @@ from snapshots.changes import Event, count_changes
 from snapshots.delivery import notices
 from snapshots.delivery.tell import request_delivery
 from snapshots.models import Delivered, Delivery, File, FileVersion, Parked, Snapshot
+from snapshots.paths import GitPath
 
 _BATCH = 500
 _FILE_EVENTS = [event.value for event in Event]
@@ -72,7 +73,7 @@ def _retry_parked(watch: Watch, rows: QuerySet[Parked]) -> None:
     with transaction.atomic():
         _hold(watch)
         rows.update(again=True)
-        _rewind(watch)
+        _ask_again(watch)
 
 
 def resync(watch: Watch) -> None:
@@ -81,7 +82,8 @@ def resync(watch: Watch) -> None:
         _hold(watch)
         Delivered.objects.filter(watch=watch).update(again=Event.CREATE)
         Parked.objects.filter(watch=watch).update(again=True)
-        _rewind(watch, resyncs=F("resyncs") + 1)
+        # From the beginning: also a file of which the app has nothing, for whatever reason, is told.
+        _ask_again(watch, synced_sequence=0, resyncs=F("resyncs") + 1)
 
 
 def retry_now(watch: Watch) -> None:
@@ -96,7 +98,7 @@ def progress(watch: Watch) -> Progress:
     newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     if newest is None:
         return Progress(remaining=0, total=0)
-    is_behind = newest.sequence > watch.synced_sequence
+    is_behind = watch.asked_again or newest.sequence > watch.synced_sequence
     return Progress(
         remaining=count_changes(watch, newest.sequence) if is_behind else 0, total=_count_wanted(watch, newest)
     )
@@ -121,7 +123,7 @@ def _redeliver(deliveries: list[Delivery]) -> None:
             rows = iter(last.items())
             while batch := dict(islice(rows, _BATCH)):
                 _mark(watch, batch)
-            _rewind(watch)
+            _ask_again(watch)
     for event in {row.event for row in deliveries}.difference(_FILE_EVENTS):
         _repeat_notice(watch, event)
 
@@ -132,7 +134,10 @@ def _hold(watch: Watch) -> None:
 
 
 def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
-    files = File.objects.filter(repository=watch.repository_id, path__in=list(deliveries))
+    # The log has paths as text. The index has the digest of a path's bytes; a byte that is not UTF-8 is %XX in text.
+    digests = {path.digest for text in deliveries for path in (GitPath(text.encode()), GitPath.from_text(text))}
+    candidates = File.objects.filter(repository=watch.repository_id, path_digest__in=digests)
+    files = [file for file in candidates if file.path in deliveries]
     ids = {event: [f.pk for f in files if deliveries[f.path].event == event] for event in Event}
     for event in (Event.CREATE, Event.UPDATE):
         Delivered.objects.filter(watch=watch, file__in=ids[event]).update(again=event)
@@ -156,9 +161,9 @@ def _repeat_notice(watch: Watch, event: str) -> None:
         notices.request(notices.Kind.RECOVERY, watch)
 
 
-def _rewind(watch: Watch, **changes: object) -> None:
-    """Compare with everything, not only with what changed since the last sync; a run under way starts over."""
-    changes |= {"synced_sequence": 0, "generation": F("generation") + 1}
+def _ask_again(watch: Watch, **changes: object) -> None:
+    """What is marked is told as if it had changed; a run under way stops and compares again."""
+    changes |= {"asked_again": True, "generation": F("generation") + 1}
     watch_state.start_over(Watch.objects.filter(pk=watch.pk), **changes)
     _request_now(watch)
 

@@ -318,7 +318,7 @@ def _acknowledge(watch: Watch, changes: list[Change]) -> None:
     rows.insert(
         Delivered,
         ("watch", "file", "sha256", "delivered_at", "again"),
-        [(watch.pk, change.file_id, change.sha256, now, "") for change in kept],
+        [(watch.pk, change.file_id, change.sha256, now, None) for change in kept],
         instead_of=("watch", "file"),
     )
 

@@ -8,7 +8,7 @@ import logging
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import access, accounts, messages, timing, watch_state
@@ -37,7 +37,8 @@ log = logging.getLogger("docora.delivery")
 _BUDGET = 120.0
 # What others write to a watch while its run waits to begin.
 _MAY_HAVE_CHANGED = (
-    "status", "synced_sequence", "generation", "resyncs", "retry_count", "access_denied_at", "access_proven_at"
+    "status", "synced_sequence", "asked_again", "generation", "resyncs", "retry_count", "access_denied_at",
+    "access_proven_at",
 )  # fmt: skip
 
 
@@ -66,8 +67,8 @@ def due(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
 
 
 def _behind(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
-    lacking = watches.filter(synced_sequence__lt=F("repository__sequence"), repository__needs_repair=False)
-    return lacking.filter(app__disabled_at=None).select_related("app")
+    can_be_told = watch_state.behind(watches).filter(repository__needs_repair=False, app__disabled_at=None)
+    return can_be_told.select_related("app")
 
 
 def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) -> float | None:
@@ -107,7 +108,7 @@ def _rerun_after_current(watch: Watch) -> None:
 def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
     watch.refresh_from_db(fields=_MAY_HAVE_CHANGED)
     snapshot = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
-    if snapshot is None or snapshot.sequence <= watch.synced_sequence:
+    if snapshot is None or (snapshot.sequence <= watch.synced_sequence and not watch.asked_again):
         watch_state.settle(Watch.objects.filter(pk=watch.pk))
         return None
     try:

@@ -18,7 +18,8 @@ from docora.demo.receiver import Receiver
 from repositories import accounts, watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import changes, look
-from snapshots.delivery import tell
+from snapshots.delivery import redelivery, tell
+from snapshots.models import Delivered, Delivery, FileVersion, Parked
 from tests.conftest import put_fake_redis
 from tests.support.database_work import counted
 from tests.support.large_repository import grow, set_statistics
@@ -42,10 +43,12 @@ class Large:
     def watches(self) -> list[Watch]:
         return list(Watch.objects.select_related("app", "repository").order_by("pk"))
 
-    def look_and_deliver(self) -> None:
+    def look(self) -> None:
+        look.take_snapshot(Repository.objects.get().pk, job_id="look")
+
+    def deliver(self) -> None:
         for receiver in self.receivers:
             receiver.requests.clear()
-        look.take_snapshot(Repository.objects.get().pk, job_id="look")
         for watch in self.watches:
             tell.deliver(watch.pk, job_id="tell")
 
@@ -101,9 +104,29 @@ def cheap() -> Iterator[None]:
 def test_one_changed_file_is_found_and_told(large: Large) -> None:
     large.remote.commit({"README.md": "two"})
     with cheap():
-        large.look_and_deliver()
+        large.look()
+        large.deliver()
     assert large.told() == [[("update", "README.md")]] * 2
     assert {watch.status for watch in large.watches} == {WatchStatus.SYNCED}
+
+
+def test_one_file_is_redelivered_by_hand(large: Large) -> None:
+    delivery = Delivery.objects.filter(watch=large.watches[0], path="README.md").get()
+    with cheap():
+        redelivery.redeliver(delivery)
+        large.deliver()
+    assert large.told() == [[("create", "README.md")], []]
+    assert large.receivers[0].requests[0].headers["webhook-id"] == delivery.message_id
+
+
+def test_a_parked_file_is_tried_again(large: Large) -> None:
+    watch, version = large.watches[0], FileVersion.objects.get(file__path="README.md")
+    Delivered.objects.filter(watch=watch, file=version.file).delete()
+    Parked.objects.create(watch=watch, file=version.file, sha256=version.sha256, reason="413")
+    with cheap():
+        redelivery.retry_parked(watch)
+        large.deliver()
+    assert large.told() == [[("create", "README.md")], []]
 
 
 def test_an_app_that_was_never_in_sync_is_compared_once_file_by_file(large: Large) -> None:

@@ -28,7 +28,7 @@ _VERSIONS = """INSERT INTO snapshots_fileversion (repository_id, file_id, blob, 
     SELECT {repository}, f.id, 'blob-' || n.i, '100644', 1000, {digest}, 1
     FROM made_up n JOIN snapshots_file f ON f.repository_id = {repository} AND f.path_digest = {digest}"""
 _DELIVERED = """INSERT INTO snapshots_delivered (watch_id, file_id, sha256, delivered_at, again)
-    SELECT {watch}, f.id, {digest}, {moment}, ''
+    SELECT {watch}, f.id, {digest}, {moment}, NULL
     FROM made_up n JOIN snapshots_file f ON f.repository_id = {repository} AND f.path_digest = {digest}"""
 _DELIVERIES = """INSERT INTO snapshots_delivery (watch_id, message_id, event, path, sha256, commit_sha, status,
                                                  milliseconds, error_class, error, answer, manual, attempted_at)

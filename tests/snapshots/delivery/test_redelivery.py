@@ -62,6 +62,28 @@ def test_one_delivery_is_told_again_under_its_own_id(watch: Watch, alice: Receiv
     assert len(alice.requests) == 1
 
 
+def test_a_redelivery_that_fails_halfway_goes_on(watch: Watch, alice: Receiver, work: Work) -> None:
+    with alice.faults.put(ReceiverFault(path="logo.png", status=500)):
+        redelivery.redeliver_many(Delivery.objects.filter(path__in=["README.md", "logo.png"]))
+        work()
+    watch.refresh_from_db()
+    assert watch.status == WatchStatus.PENDING
+    alice.requests.clear()
+    work(also_later_ones=True)
+    assert sent(alice) == [("create", "logo.png")]
+    watch.refresh_from_db()
+    assert (watch.status, watch.asked_again) == (WatchStatus.SYNCED, False)
+
+
+def test_an_empty_repository_has_nothing_to_be_told_again(alice_app: App, git_host: GitHost, work: Work) -> None:
+    watch = watches.watch(alice_app, git_host.create("acme/empty").url)
+    work()
+    redelivery.retry_parked(watch)
+    snapshot(watch.repository, work)
+    watch.refresh_from_db()
+    assert watch.status == WatchStatus.SYNCED
+
+
 def test_an_old_content_does_not_come_back(watch: Watch, alice: Receiver, remote: HostedRepository, work: Work) -> None:
     first = Delivery.objects.get(path="README.md")
     remote.commit({"README.md": "newer"})
