@@ -10,9 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import redis
 from django.db import DatabaseError, connection
@@ -92,18 +90,14 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-@dataclass(frozen=True, slots=True)
-class HeldData:
-    file: IO[str]
-    """Its lock is held while any process has it open."""
-    earlier_run: str
-    """The run of a supervisor that was killed: its processes are gone, its jobs are still to be put back."""
-
-
 @contextmanager
-def only_one(folder: Path, run: str) -> Iterator[HeldData]:
-    """Hold the data for this process, and kill what an earlier supervisor left running because it was killed."""
+def only_one(folder: Path, run: str) -> Iterator[str | None]:
+    """Hold the data for this process; the kernel frees it when the process ends, in whatever way.
+
+    Kills what an earlier supervisor left because it was killed, and gives its run: the jobs are still to be put back.
+    """
     with (folder / "up.lock").open("a+") as file:
+        os.register_at_fork(after_in_child=file.close)  # a fork that has it open would hold it too
         file.seek(0)
         pid, _, earlier_run = file.read().strip().partition(" ")
         try:
@@ -115,7 +109,7 @@ def only_one(folder: Path, run: str) -> Iterator[HeldData]:
             leftovers.end(valkey.scope(earlier_run), patience=valkey.STOP_PATIENCE)
         _rewrite(file.fileno(), f"{os.getpid()} {run}\n")
         try:
-            yield HeldData(file, earlier_run)
+            yield earlier_run or None
         finally:
             _rewrite(file.fileno(), "")
 

@@ -28,7 +28,7 @@ from rq import Queue, Worker
 from docora.env import WEB_THREADS
 from docora.processes import interrupted, leftovers, valkey, web
 from docora.processes.children import Child
-from docora.processes.preflight import HeldData, StartError
+from docora.processes.preflight import StartError
 from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
@@ -62,10 +62,8 @@ class Plan:
 
 
 class Supervisor:
-    def __init__(
-        self, plan: Plan, held: HeldData, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]
-    ) -> None:
-        self._plan, self._held, self._listener, self._stop, self._say = plan, held, listener, stop, say
+    def __init__(self, plan: Plan, listener: socket.socket, stop: StopRequests, say: Callable[[str], None]) -> None:
+        self._plan, self._listener, self._stop, self._say = plan, listener, stop, say
         # Without retries, which would hold up everything else: what fails is done at the next look.
         self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self._interrupted: set[str] = set()
@@ -84,13 +82,13 @@ class Supervisor:
         stores = [self._store] if self._store else []
         return [*stores, self._web, self._scheduler, *self._workers]
 
-    def start(self) -> None:
+    def start(self, *, earlier_run: str | None) -> None:
         """Start everything; the jobs of an earlier run, whose processes are gone, are put back."""
         self._plan.logs.mkdir(mode=0o700, exist_ok=True)
         if self._store and self._plan.embedded_socket:
             self._start_store(self._store, self._plan.embedded_socket)
-        if self._held.earlier_run:
-            self._put_everything_back(self._held.earlier_run)
+        if earlier_run:
+            self._put_everything_back(earlier_run)
         for child in (self._web, self._scheduler, *self._workers):
             self._start(child)
 
@@ -242,10 +240,9 @@ class Supervisor:
         return store
 
     def _leave(self, *, keeps_listener: bool) -> None:
-        """In a child: what stays open here would hold the data and the port after the supervisor has ended."""
+        """In a child."""
         self._stop.close()
-        self._held.file.close()
-        if not keeps_listener:
+        if not keeps_listener:  # else the port would stay open until the last worker has ended
             self._listener.close()
 
     def _serve_web(self, _mark: str) -> None:

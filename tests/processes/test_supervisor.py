@@ -254,13 +254,13 @@ def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:
 
 
 def test_the_data_is_held_once_and_free_again_afterwards(tmp_path: Path) -> None:
-    with preflight.only_one(tmp_path, "first") as held:
-        assert not held.earlier_run
+    with preflight.only_one(tmp_path, "first") as earlier:
+        assert earlier is None
         complaint = rf"already running on .* \(process {os.getpid()}\)"
         with pytest.raises(StartError, match=complaint), preflight.only_one(tmp_path, "second"):
             pass
-    with preflight.only_one(tmp_path, "third") as held:
-        assert not held.earlier_run
+    with preflight.only_one(tmp_path, "third") as earlier:
+        assert earlier is None
 
 
 @pytest.mark.slow
@@ -270,8 +270,8 @@ def test_what_a_killed_supervisor_left_is_ended_and_its_run_remembered(tmp_path:
         subprocess.Popen(["sleep", "600"], env={**os.environ, leftovers.MARK: mark}, start_new_session=True)
         for mark in ("killed", "killed.snapshots-1.1", "killed.valkey.1")
     ]
-    with preflight.only_one(tmp_path, "next") as held:
-        assert held.earlier_run == "killed"
+    with preflight.only_one(tmp_path, "next") as earlier:
+        assert earlier == "killed"
     # Valkey writes what it has.
     assert [orphan.wait(10) for orphan in orphans] == [-signal.SIGKILL, -signal.SIGKILL, -signal.SIGTERM]
 

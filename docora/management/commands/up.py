@@ -52,7 +52,7 @@ class Command(BaseCommand):
         preflight.check_git()
         preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
         preflight.check_writable(settings.REPOS_BASE_PATH, "REPOS_BASE_PATH")
-        with preflight.only_one(plan.data, plan.run) as held, preflight.listen(plan.port) as listener:
+        with preflight.only_one(plan.data, plan.run) as earlier_run, preflight.listen(plan.port) as listener:
             preflight.check_database()
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
@@ -60,9 +60,9 @@ class Command(BaseCommand):
             preflight.check_keys()
             self._say(f"  starting {_processes(plan)}")
             warm_up.for_all()
-            supervisor = Supervisor(plan, held, listener, stop, self._say)
+            supervisor = Supervisor(plan, listener, stop, self._say)
             try:
-                supervisor.start()
+                supervisor.start(earlier_run=earlier_run)
                 if supervisor.wait_until_ready():
                     self._say(f"Ready after {time.monotonic() - started:.1f} s.\n")
                     self._tell_where_things_are(plan)
