@@ -104,6 +104,14 @@ class TestReconcile:
         assert alice.files[watch.repository.public_id] == remote.files()
         assert alice.problems == []
 
+    def test_a_clone_that_is_needed_again_meanwhile_stays(self, watch: Watch, settings: Settings) -> None:
+        """It was found to be too much, but is looked at again under its lock."""
+        settings.DISK_QUOTA_BYTES = 1
+        (finding,) = reconcile.findings()
+        Repository.objects.update(needs_repair=True)
+        reconcile.apply(finding, job_id="test")
+        assert clones.keys_on_disk() == [watch.repository.clone_key]
+
     def test_a_damaged_clone_does_not_stop_the_round(self, watch: Watch, settings: Settings) -> None:
         (clones.path_of(watch.repository.clone_key) / "HEAD").unlink()
         (settings.REPOS_BASE_PATH / "nobody" / "watches").mkdir(parents=True)

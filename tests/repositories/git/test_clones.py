@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -209,6 +210,35 @@ def test_a_fetch_ends_when_the_lock_is_lost(remote: HostedRepository, git_host: 
             clones.refresh("acme/other", source, tip, held=held)
         thief.join()
     assert not clones.path_of("acme/other").exists()
+
+
+def test_a_worker_that_lost_the_lock_deletes_no_clone(fetch: Fetch, key: str) -> None:
+    fetch()
+    with pytest.raises(LockLostError), repo_lock("lost/lock", job_id="overtaken") as held:
+        held.lease.lose()
+        clones.discard(key, held=held)
+    assert clones.keys_on_disk() == [key]
+
+
+def test_a_worker_that_lost_the_lock_replaces_no_clone(
+    fetch: Fetch, key: str, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if it has fetched all of the new one."""
+    before = fetch()
+    fetch_and_pin = clones._fetch_and_pin
+
+    def lose_the_lock_at_the_end(folder: Path, source: Any, held: HeldLock) -> None:
+        fetch_and_pin(folder, source, held)
+        held.lease.lose()
+
+    monkeypatch.setattr(clones, "_fetch_and_pin", lose_the_lock_at_the_end)
+    remote.commit({"README.md": "new"})
+    source = clones.Remote(url=RemoteUrl.parse(remote.url))
+    tip = clones.look(source, "")
+    assert tip
+    with pytest.raises(LockLostError), repo_lock("lost/lock", job_id="overtaken") as held:
+        clones.refresh(key, source, tip, anew=True, held=held)
+    assert clones.pins(key) == {before}
 
 
 def test_progress_is_heard(fetch: Fetch, remote: HostedRepository) -> None:
