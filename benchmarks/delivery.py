@@ -271,12 +271,12 @@ def _workers() -> Iterator[None]:
 
 
 def _time_of_empty_jobs(count: int) -> float:
-    """What the queue itself costs: each job is a forked process."""
+    """What the queue itself costs: there is no such repository."""
     from repositories.base import queue
 
     started = time.perf_counter()
     for number in range(count):
-        queue.enqueue(queue.DELIVERIES, "builtins.abs", number, job_id=f"empty-{number}", timeout=60)
+        queue.enqueue(queue.DELIVERIES, "snapshots.jobs.announce_recovery", -1, job_id=f"empty-{number}", timeout=60)
     _wait(lambda: not any(queue.is_alive(f"empty-{number}") for number in range(count)))
     return time.perf_counter() - started
 

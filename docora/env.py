@@ -52,6 +52,16 @@ def _path(name: str, default: Path, meaning: str, *, shown: str) -> Path:
     return _read(name, "a path", lambda text: Path(text).expanduser().absolute(), default, meaning, shown)
 
 
+def _file(name: str, meaning: str) -> Path | None:
+    def parse(text: str) -> Path:
+        path = Path(text).expanduser().absolute()
+        if not path.is_file():
+            raise ValueError
+        return path
+
+    return _read(name, "the path of a file", parse, None, meaning, "")
+
+
 def _boolean(name: str, default: bool, meaning: str) -> bool:
     words = {
         "1": True,
@@ -256,6 +266,10 @@ GIT_TIMEOUT = _seconds("DOCORA_GIT_TIMEOUT", 3600, "longest time that one clone 
 GIT_ASK_TIMEOUT = _seconds("DOCORA_GIT_ASK_TIMEOUT", 20, "longest time that asking a remote for its tip may take")
 GIT_STALL_TIMEOUT = _seconds(
     "DOCORA_GIT_STALL_TIMEOUT", 60, "how long a host may send next to nothing in the middle of a fetch"
+)
+GIT_CA_FILE = _file(
+    "DOCORA_GIT_CA_FILE",
+    "certificates (PEM) of the authorities that git hosts are checked with, in place of the system's",
 )
 GIT_MEMORY_BYTES = _bytes(
     "DOCORA_GIT_MEMORY_BYTES", 1 << 30, "address space that one git process may take", least=128 << 20

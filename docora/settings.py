@@ -120,12 +120,32 @@ if not env.REDIS_URL and len(str(REDIS_SOCKET)) > 100:
         " (the embedded Valkey listens on a unix socket in it), or REDIS_URL set"
     )
 
-# JSON, not pickle: who can write to Redis must not be able to run code in a worker.
+# JSON, not pickle, and the functions below alone: reading what somebody else has written to Redis must not run code.
 RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
     for name in ("snapshots", "deliveries", "deliveries-slow")
 }
-RQ = {"WORKER_CLASS": "docora.processes.kept_horse.HorseKeepingWorker", "COMMIT_MODE": "on_db_commit"}
+RQ = {
+    "WORKER_CLASS": "docora.processes.kept_horse.HorseKeepingWorker",
+    "COMMIT_MODE": "on_db_commit",
+    "JOB_CLASS": "repositories.base.listed_job.ListedJob",
+}
+JOB_FUNCTIONS: tuple[str, ...] = (
+    "docora.console.bulk.run",
+    "docora.console.disk.measure",
+    "repositories.jobs.purge_clone",
+    "snapshots.jobs.announce_failure",
+    "snapshots.jobs.announce_recovery",
+    "snapshots.jobs.announce_refusal",
+    "snapshots.jobs.deliver",
+    "snapshots.jobs.mail_disabled",
+    "snapshots.jobs.measure",
+    "snapshots.jobs.purge_clone",  # its name in messages of 0.1
+    "snapshots.jobs.reconcile_all",
+    "snapshots.jobs.resume_app",
+    "snapshots.jobs.send_notice",
+    "snapshots.jobs.take_snapshot",
+)
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 if env.LOG_LEVEL.upper() not in _LOG_LEVELS:
@@ -170,6 +190,7 @@ GIT_HOSTS = env.GIT_HOSTS
 GIT_TIMEOUT = env.GIT_TIMEOUT
 GIT_ASK_TIMEOUT = env.GIT_ASK_TIMEOUT
 GIT_STALL_TIMEOUT = env.GIT_STALL_TIMEOUT
+GIT_CA_FILE = env.GIT_CA_FILE
 GIT_MEMORY_BYTES = env.GIT_MEMORY_BYTES
 GIT_CPU_SECONDS = env.GIT_CPU_SECONDS
 MAX_FILE_BYTES = env.MAX_FILE_BYTES

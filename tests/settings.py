@@ -26,6 +26,16 @@ if os.environ.get("TEST_DATABASE", "sqlite") == "postgresql":
 
 from docora.settings import *  # noqa: E402, F403  the environment had to be laid out first
 
+JOB_FUNCTIONS = (  # jobs of the tests' own
+    *JOB_FUNCTIONS,  # noqa: F405
+    "builtins.abs",
+    "time.sleep",
+    "tests.support.horse_jobs.note",
+    "tests.support.horse_jobs.note_and_fail",
+    "tests.support.horse_jobs.note_and_fill_memory",
+    "tests.support.lock_jobs.fetch",
+    "tests.repositories.repo_lock.test_retry.job",
+)
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":  # noqa: F405

@@ -4,6 +4,7 @@ What is left to do is a list in Redis: a row leaves it when it is done, so a kil
 with the row at which it stopped.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from repositories.watches import reset_circuit
 from snapshots.delivery import redelivery
 from snapshots.models import Delivery
 
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
 _KEPT_FOR = 24 * 3600
 _JOB_TIMEOUT = 4 * 3600
 
@@ -112,6 +114,8 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
 
 def run(run_id: str) -> None:
     """A door of the queue."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise ValueError("not the id of a run")
     connection = queue.connection()
     while (progress := progress_of(run_id)) and not progress.is_over:
         keys = [int(key) for key in connection.lrange(_left_key(run_id), 0, progress.verb.at_once - 1)]

@@ -11,8 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from rq import Queue, Worker
-from rq.serializers import JSONSerializer
+from rq import Worker
 
 from docora import condition
 from docora.console import disk, statistics
@@ -153,11 +152,10 @@ def _disk() -> Tile:
 
 def _queues() -> tuple[int, timedelta | None, int]:
     """Jobs that wait, how long the oldest has waited, and workers alive."""
-    connection = queue.connection()
-    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in queue.ALL]
+    queues = [queue.named(name) for name in queue.ALL]
     first = [job.enqueued_at for each in queues for job in each.get_jobs(0, 1) if job.enqueued_at]
     oldest = timezone.now() - min(first) if first else None
-    return sum(each.count for each in queues), oldest, Worker.count(connection=connection)
+    return sum(each.count for each in queues), oldest, Worker.count(connection=queue.connection())
 
 
 def _states() -> list[tuple[str, int, Tone, str]]:

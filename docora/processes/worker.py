@@ -14,6 +14,7 @@ from rq.job import Job
 
 from docora.processes import parent_death
 from repositories.base.connections import ANONYMOUS
+from repositories.base.listed_job import ListedJob
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
 
 log = logging.getLogger("docora.repo_lock")
@@ -23,6 +24,8 @@ STOP_WAITING = signal.SIGUSR1
 
 
 class Worker(RqWorker):
+    job_class = ListedJob
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # RQ's defaults (10 minutes, 30 seconds) leave the jobs of a killed worker lying for seven minutes.
         kwargs.setdefault("maintenance_interval", 10)

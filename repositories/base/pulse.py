@@ -2,11 +2,8 @@
 
 import time
 
-import redis
 from django.conf import settings
-from rq import Queue, Worker
-from rq.job import Job
-from rq.serializers import JSONSerializer
+from rq import Worker
 
 from repositories.base import queue
 
@@ -30,15 +27,9 @@ def seconds_waited() -> float:
 
 def untended_queues() -> list[str]:
     """Where jobs wait although no worker would ever take them."""
-    connection = queue.connection()
-    return [name for name in settings.RQ_QUEUES if queue.length(name) and not _has_worker(name, connection)]
-
-
-def _has_worker(name: str, connection: redis.Redis) -> bool:
-    return Worker.count(queue=Queue(name, connection=connection)) > 0
+    return [name for name in settings.RQ_QUEUES if queue.length(name) and not Worker.count(queue=queue.named(name))]
 
 
 def _waited(name: str) -> float:
-    waiting = Queue(name, connection=queue.connection(), serializer=JSONSerializer)
-    jobs = Job.fetch_many(waiting.get_job_ids(0, 1), connection=queue.connection(), serializer=JSONSerializer)
-    return max((time.time() - job.enqueued_at.timestamp() for job in jobs if job and job.enqueued_at), default=0.0)
+    jobs = queue.named(name).get_jobs(0, 1)
+    return max((time.time() - job.enqueued_at.timestamp() for job in jobs if job.enqueued_at), default=0.0)

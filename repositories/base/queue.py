@@ -15,6 +15,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from repositories.base import connections
+from repositories.base.listed_job import ListedJob
 
 log = logging.getLogger("docora.queue")
 
@@ -41,6 +42,10 @@ def connection() -> redis.Redis:
     return connections.connect()
 
 
+def named(queue: str) -> Queue:
+    return Queue(queue, connection=connection(), job_class=ListedJob, serializer=JSONSerializer)
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     queue: str
@@ -52,7 +57,7 @@ class _Message:
 
     @property
     def target(self) -> Queue:
-        return Queue(self.queue, connection=connection(), serializer=JSONSerializer)
+        return named(self.queue)
 
 
 def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: float, first: bool = False) -> None:
@@ -70,7 +75,7 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
 
 def hurry(queue: str, job_id: str) -> None:
     """Let a job that waits for a later time run now."""
-    target = Queue(queue, connection=connection(), serializer=JSONSerializer)
+    target = named(queue)
     for name in _rounds(job_id):
         _bring_forward(target, name)
 
@@ -86,7 +91,7 @@ def is_alive(job_id: str) -> bool:
 
 
 def length(queue: str) -> int:
-    return Queue(queue, connection=connection(), serializer=JSONSerializer).count
+    return named(queue).count
 
 
 def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
@@ -119,7 +124,7 @@ def _drop(job_id: str) -> None:
     """Only what stands in line: a worker that has taken a job needs its record until it has ended."""
     for name in _rounds(job_id):
         if job := _fetch(name):
-            line = Queue(job.origin, connection=connection(), serializer=JSONSerializer)
+            line = named(job.origin)
             if connection().lrem(line.key, 1, name) or connection().zrem(line.scheduled_job_registry.key, name):
                 job.delete(remove_from_queue=False)
 
@@ -174,7 +179,7 @@ def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
 
 def _fetch(job_id: str) -> Job | None:
     try:
-        return Job.fetch(job_id, connection=connection(), serializer=JSONSerializer)
+        return ListedJob.fetch(job_id, connection=connection(), serializer=JSONSerializer)
     except NoSuchJobError:
         return None
 

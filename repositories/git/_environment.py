@@ -35,6 +35,7 @@ _CONFIG = {
     # Git would follow to any address: `ask` follows by itself, where it may.
     "http.followRedirects": "false",
     "http.proxy": "",
+    "http.sslVerify": "true",
     # One pack per fetch, complete or not there at all; a killed unpack-objects would leave half of the files.
     "fetch.unpackLimit": "1",
     # Large contents are streamed, and packs are mapped a piece at a time: memory does not grow with them.
@@ -72,6 +73,8 @@ class Remote:
             "http.lowSpeedLimit": "1000",
             "http.lowSpeedTime": str(max(1, round(settings.GIT_STALL_TIMEOUT))),
         }
+        if settings.GIT_CA_FILE:
+            config["http.sslCAInfo"] = str(settings.GIT_CA_FILE)
         if plain:
             config["protocol.http.allow"] = "always"
         if self.token:

@@ -23,7 +23,7 @@ from repositories.git import _commands
 from repositories.git._environment import Remote
 from repositories.git._process import Listener
 from repositories.git.blobs import Blobs
-from repositories.git.urls import RemoteUrl
+from repositories.git.urls import RemoteUrl, is_clone_key
 from repositories.repo_lock import HeldLock
 
 __all__ = [
@@ -77,6 +77,9 @@ class Usage:
 
 
 def path_of(clone_key: str) -> Path:
+    """Where the clone is; ValueError for what is no key: a message in Redis may have one that leads elsewhere."""
+    if not is_clone_key(clone_key):
+        raise ValueError(f"{clone_key!r:.200} is not the key of a clone")
     return _root() / clone_key
 
 
@@ -166,7 +169,8 @@ def empty(trash: Path) -> None:
 def keys_on_disk() -> list[str]:
     """The key of every clone that is there, whether or not anybody knows it."""
     owners = [path for path in _folders(_root()) if not path.name.startswith(".")]
-    return [f"{owner.name}/{clone.name}" for owner in owners for clone in _folders(owner)]
+    keys = [f"{owner.name}/{clone.name}" for owner in owners for clone in _folders(owner)]
+    return [key for key in keys if is_clone_key(key)]
 
 
 def leftovers(older_than: float) -> list[Path]:

@@ -12,6 +12,8 @@ from repositories.errors import InvalidUrl
 
 _GITHUB_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,98}")
 _GITHUB_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+# What `clone_key` can give, and nothing that leads out of the folder of the clones.
+_CLONE_KEY = re.compile(r"(?:[a-z0-9][a-z0-9_-]*|@[^/\0]+)/(?!\.\.?$)[A-Za-z0-9._~%-]{1,200}")
 _USUAL_PORT = {"https": 443, "http": 80}
 _LONGEST_SEGMENT = 200
 
@@ -102,6 +104,10 @@ class RemoteUrl:
             segment = segment[: _LONGEST_SEGMENT - 66] + "~" + hashlib.sha256(self.path.encode()).hexdigest()
         scheme = "" if self.scheme == "https" else f"{self.scheme}+"
         return f"@{scheme}{self.host}+{self.port}/{segment}"
+
+
+def is_clone_key(text: str) -> bool:
+    return _CLONE_KEY.fullmatch(text) is not None
 
 
 def _clean_path(path: str) -> str:

@@ -113,8 +113,9 @@ def test_the_command_starts_docoras_worker_on_all_queues(cast: Cast, valkey_sock
     url = f"unix://{valkey_socket}"
     for name in django_settings.RQ_QUEUES:
         queue = Queue(name, connection=cast.server, serializer=JSONSerializer)
-        queue.enqueue_call("builtins.abs", args=(-1,), result_ttl=0)
+        queue.enqueue_call("time.sleep", args=(0,), result_ttl=0)
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(cast.folder), "REDIS_URL": url}
+    environment["DJANGO_SETTINGS_MODULE"] = "tests.support.service_settings"
     command = [sys.executable, "manage.py", "rqworker", "--burst"]
     root = Path(__file__).parent.parent.parent
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60, check=False)

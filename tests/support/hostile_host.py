@@ -114,3 +114,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for piece in answer.body:
             self.wfile.write(piece)
+        if isinstance(self.connection, ssl.SSLSocket):
+            self.connection.unwrap()  # GnuTLS does not believe an end that is not announced

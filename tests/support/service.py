@@ -65,6 +65,7 @@ class Service:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.data),
+            "DJANGO_SETTINGS_MODULE": "tests.support.service_settings",
             "PORT": str(self.port),
             "DOCORA_DATA_DIR": str(self.data),
             "WEB_CONCURRENCY": "1",

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from rq import Queue, SimpleWorker
+from rq import SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from repositories.base import queue
+from repositories.base.listed_job import ListedJob
 from repositories.models import Repository
 
 # The types of the fixtures `work` and `look`.
@@ -15,6 +16,8 @@ Look = Callable[[], Repository]
 
 
 class _Worker(SimpleWorker):
+    job_class = ListedJob
+
     def _install_signal_handlers(self) -> None:
         """The signals of this process are the test runner's."""
 
@@ -26,11 +29,11 @@ class _Worker(SimpleWorker):
 def run_jobs(*, also_later_ones: bool = False) -> None:
     """Run what is queued, and what that queues; also what is put off to a later time, as if it had come."""
     connection = queue.connection()
-    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in queue.ALL]
+    queues = [queue.named(name) for name in queue.ALL]
     for each in queues if also_later_ones else []:
         for job_id in each.scheduled_job_registry.get_job_ids():
             each.scheduled_job_registry.remove(job_id)
-            each.enqueue_job(Job.fetch(job_id, connection=connection, serializer=JSONSerializer))
+            each.enqueue_job(ListedJob.fetch(job_id, connection=connection, serializer=JSONSerializer))
     worker = _Worker(queues, connection=connection, serializer=JSONSerializer)
     worker.work(burst=True, logging_level="ERROR")
     for error in getattr(worker, "errors", []):

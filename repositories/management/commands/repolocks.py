@@ -8,10 +8,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from rq.exceptions import NoSuchJobError
-from rq.job import Job, JobStatus
+from rq.job import JobStatus
 from rq.serializers import JSONSerializer
 
 from repositories.base import connections
+from repositories.base.listed_job import ListedJob
 from repositories.errors import Holder
 from repositories.management.redis_errors import check_redis
 from repositories.repo_lock import LockStatus, force_release, lock_status
@@ -64,7 +65,7 @@ def is_stale(holder: Holder) -> bool:
     if holder.host == socket.gethostname():
         return not _is_alive(holder.pid)
     try:
-        job = Job.fetch(holder.job_id, connection=connections.connect(), serializer=JSONSerializer)
+        job = ListedJob.fetch(holder.job_id, connection=connections.connect(), serializer=JSONSerializer)
     except NoSuchJobError:
         return True
     return job.get_status() != JobStatus.STARTED

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from repositories.errors import InvalidUrl
-from repositories.git.urls import RemoteUrl
+from repositories.git.urls import RemoteUrl, is_clone_key
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +96,27 @@ def test_different_repositories_have_different_keys_that_stay_below_the_root(one
         except InvalidUrl:
             continue
         keys[str(remote)] = remote.clone_key
+        assert is_clone_key(remote.clone_key)
         assert remote.clone_key.count("/") == 1
         assert all(len(part.encode()) <= 255 and part not in {".", ".."} for part in remote.clone_key.split("/"))
     assert len(set(keys.values())) == len(keys)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "..",
+        "../..",
+        "owner/..",
+        "owner/.",
+        "../name",
+        "/etc/passwd",
+        "owner/name/more",
+        ".trash/x",
+        "owner/name\n",
+        "@/x",
+    ],
+)
+def test_what_no_url_has_is_no_clone_key(text: str) -> None:
+    assert not is_clone_key(text)
