@@ -92,6 +92,12 @@ def _was_cut_off(folder: Path, largest: int) -> bool:
     return any(path.stat().st_size >= largest for path in folder.glob("objects/pack/tmp_pack_*"))
 
 
+def create(folder: Path, object_format: str, *, held: HeldLock) -> None:
+    """An empty bare repository at a path where nothing is yet."""
+    options = ("--quiet", "--bare", "--template=", "--initial-branch=main", f"--object-format={object_format}")
+    write(folder.parent, "init", *options, folder.name, held=held)
+
+
 def write(folder: Path, *arguments: str, stdin: bytes = b"", held: HeldLock) -> bytes:
     """A local command that changes the clone."""
     return run(Command(arguments, folder=folder, timeout=settings.GIT_TIMEOUT, stdin=stdin, held=held))

@@ -5,7 +5,6 @@ tear nor take it away. Whatever writes takes `held`, the proof that the lock is 
 """
 
 import contextlib
-import errno
 import hashlib
 import logging
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from repositories.errors import CloneDamaged, DiskFull, GitError, RefNotFound
+from repositories.errors import CloneDamaged, GitError, RefNotFound
 from repositories.git import _commands
 from repositories.git._environment import Remote
 from repositories.git._process import Listener
@@ -32,20 +31,25 @@ __all__ = [
     "Remote",
     "Tip",
     "Usage",
+    "count_packs",
     "discard",
+    "empty",
+    "keys_on_disk",
+    "leftovers",
     "look",
     "open_blobs",
+    "pack",
     "path_of",
+    "pin_of",
+    "pins",
     "refresh",
+    "unpin",
+    "usage",
 ]
 
 log = logging.getLogger("docora.clones")
 
 _PIN = "refs/docora/pin"
-_CONFIGS = {
-    "sha1": "[core]\n\tbare = true\n\trepositoryformatversion = 0\n",
-    "sha256": "[core]\n\tbare = true\n\trepositoryformatversion = 1\n[extensions]\n\tobjectFormat = sha256\n",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,26 +252,13 @@ def _draft_prefix(clone_key: str) -> str:
 def _clone(clone_key: str, source: _Source, held: HeldLock) -> None:
     draft = _aside("drafts", _draft_prefix(clone_key))
     try:
-        _lay_out(draft, source.tip.object_format)
+        _commands.create(draft, source.tip.object_format, held=held)
         _fetch_and_pin(draft, source, held)
         for other in source.also:
             _fetch_also(draft, source.remote, other, held)
         _swap(draft, path_of(clone_key), held)
     finally:
         empty(draft)
-
-
-def _lay_out(folder: Path, object_format: str) -> None:
-    """All that git needs of what `git init --bare` makes, without the start of a git."""
-    try:
-        for name in ("objects", "refs"):
-            (folder / name).mkdir(parents=True)
-        (folder / "HEAD").write_text("ref: refs/heads/main\n")
-        (folder / "config").write_text(_CONFIGS[object_format])
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"{error.strerror} where the clones are.") from None
-        raise
 
 
 def _has_format(folder: Path, object_format: str) -> bool:

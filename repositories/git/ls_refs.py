@@ -8,6 +8,7 @@ limit protects this process, so an answer is read up to 64 KiB, never unpacked, 
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -56,9 +57,10 @@ class Host:
     """
 
     def __init__(self, url: RemoteUrl) -> None:
+        trusted = ssl.create_default_context(cafile=settings.GIT_CA_FILE) if settings.GIT_CA_FILE else True
         dial = partial(outgoing.checked_socket, plain=url.scheme == "http")
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=dial),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=dial, ssl=trusted),
             timeout=aiohttp.ClientTimeout(),
             headers=_HEADERS,
             trust_env=False,
@@ -79,7 +81,8 @@ class Host:
         except _RestWanted as wanted:
             return Answer(rest=wanted.seconds)
         except Exception as error:  # a strange peer may provoke any error in the library
-            log.debug("%s is left to git: %s %s", remote.url, type(error).__name__, error)
+            # The error may quote the host, and the host may quote the request.
+            log.debug("%s is left to git: %s %s", remote.url, type(error).__name__, remote.redact(str(error)[:1000]))
             return Answer()
         return Answer(is_unchanged=tip_of(ref, refs) == known)
 

@@ -274,3 +274,8 @@ def test_only_so_many_fetch_from_one_host_at_a_time(settings: Settings) -> None:
             pass
     with fetch_slot("host", job_id="three"):
         pass
+
+
+def test_the_door_lists_all_that_others_may_use() -> None:
+    public = {name for name, thing in vars(clones).items() if getattr(thing, "__module__", "") == clones.__name__}
+    assert {name for name in public if not name.startswith("_")} <= set(clones.__all__)

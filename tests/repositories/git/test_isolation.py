@@ -1,5 +1,6 @@
 """Git children: what they see of this process, of the folders around a clone, and of the secrets of others."""
 
+import asyncio
 import base64
 import ipaddress
 import logging
@@ -15,7 +16,7 @@ from docora.demo.githost import HostedRepository
 from docora.processes.leftovers import MARK
 from repositories import watches
 from repositories.errors import CloneDamaged, GitError
-from repositories.git import _process, clones
+from repositories.git import _process, clones, ls_refs
 from repositories.git._process import Command
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
@@ -221,7 +222,7 @@ def test_a_host_that_echoes_the_credentials_puts_them_nowhere(
     repository = Repository.objects.create(clone_key=url.clone_key, url=str(url), owner="acme", name="handbook")
     Watch.objects.create(app=alice_app, repository=repository, token=TOKEN)
     echoing.answer = echo
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="docora"):
         look.take_snapshot(repository.pk, job_id="test")
     assert echoing.questions[0].authorization, "the token was sent"
     repository.refresh_from_db()
@@ -233,3 +234,26 @@ def test_a_host_that_echoes_the_credentials_puts_them_nowhere(
         for secret in (TOKEN, credentials[20:]):
             assert [secret[n : n + 8] for n in range(len(secret) - 7) if secret[n : n + 8] in text] == []
     assert repository.last_error or Watch.objects.get().last_error, "something was said"
+
+
+@pytest.mark.parametrize("where", ["Content-Type", "X-Much\0"])
+def test_the_look_without_git_logs_none_of_what_is_echoed(
+    where: str, echoing: HostileHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    echoing.answer = lambda question: Answer(
+        [packet(question.authorization.encode())], headers={where: f"application/{TOKEN}"}
+    )
+    remote = clones.Remote(url=RemoteUrl.parse(echoing.url), token=TOKEN)
+
+    async def ask() -> ls_refs.Answer:
+        host = ls_refs.Host(remote.url)
+        try:
+            return await host.ask(remote, "", known="1" * 40)
+        finally:
+            await host.close()
+
+    with caplog.at_level(logging.DEBUG, logger="docora"):
+        assert asyncio.run(ask()) == ls_refs.Answer()
+    assert echoing.questions, "the host was asked"
+    assert "is left to git" in caplog.text
+    assert TOKEN[:8] not in caplog.text

@@ -1,5 +1,6 @@
 """Git hosts whose certificate is not to be believed, and one of an authority of our own."""
 
+import asyncio
 import ipaddress
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from repositories.errors import HostUnavailable
-from repositories.git import clones
+from repositories.git import clones, ls_refs
 from repositories.git.urls import RemoteUrl
 from tests.support.certificates import Authority
 from tests.support.hostile_host import END, HostileHost, host, hostile_host, packet
@@ -35,6 +36,27 @@ def test_an_authority_of_our_own_is_believed(ours: Authority, settings: Settings
         tip = look_at(there, settings)
     assert tip
     assert tip.sha == COMMIT
+
+
+def test_the_look_without_git_believes_it_too(ours: Authority, settings: Settings) -> None:
+    with hostile_host(ours.server()) as there:
+        look_at(there, settings)
+        assert asyncio.run(unchanged(there))
+    settings.GIT_CA_FILE = None
+    with hostile_host(ours.server()) as there:
+        with pytest.raises(HostUnavailable):
+            look_at(there, settings)
+        assert not asyncio.run(unchanged(there))
+        assert there.questions == [], "the token was not sent"
+
+
+async def unchanged(there: HostileHost) -> bool:
+    remote = clones.Remote(url=RemoteUrl.parse(there.url), token="ghp_secret")
+    asked = ls_refs.Host(remote.url)
+    try:
+        return (await asked.ask(remote, "", known=COMMIT)).is_unchanged
+    finally:
+        await asked.close()
 
 
 @pytest.mark.parametrize(
