@@ -213,6 +213,21 @@ APP_RATE = _integer("DOCORA_APP_RATE", 1200, "API requests per minute that one a
 ADDRESS_RATE = _integer(
     "DOCORA_ADDRESS_RATE", 3000, "API requests per minute from one address (IPv6: one /64); 0: any number", least=0
 )
+LOGIN_RATE = _integer(
+    "DOCORA_LOGIN_RATE",
+    10,
+    "attempts per minute to sign in to the admin, from one address and for one name; 0: any number",
+    least=0,
+)
+MAX_WATCHES_PER_APP = _integer(
+    "DOCORA_MAX_WATCHES_PER_APP", 1000, "repositories that one app may watch; 0: any number", least=0
+)
+NEW_WATCHES_PER_HOUR = _integer(
+    "DOCORA_NEW_WATCHES_PER_HOUR",
+    300,
+    "watches and dry runs that one app may begin within an hour, each of which may be a clone; 0: any number",
+    least=0,
+)
 READY_JOB_AGE = _seconds("DOCORA_READY_JOB_AGE", 900, "/ready answers 503 when a job has been waiting for longer")
 MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
@@ -245,7 +260,9 @@ SLOW_DELIVERY_CONCURRENCY = _integer(
 )
 WEB_CONCURRENCY = _integer("WEB_CONCURRENCY", 2, "web processes that `manage.py up` starts")
 WEB_THREADS = _integer(
-    "DOCORA_WEB_THREADS", 16, "requests that one web process answers at a time; half of them may be waiting for changes"
+    "DOCORA_WEB_THREADS",
+    16,
+    "requests that one web process answers at a time; three quarters of them may be waiting for others",
 )
 STOP_GRACE = _seconds(
     "DOCORA_STOP_GRACE", 20, "how long running jobs may finish when `manage.py up` is stopped", zero=True

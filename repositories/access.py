@@ -50,10 +50,21 @@ def by_token(watches: Iterable[Watch]) -> dict[str, list[Watch]]:
     return shared
 
 
+def valid_until(watch: Watch) -> datetime | None:
+    """The end of the last proof. What Docora learned later, this app may not see. None if its token is refused."""
+    if watch.access_denied_at or not watch.access_proven_at:
+        return None
+    return watch.access_proven_at + timedelta(seconds=settings.ACCESS_PROOF_AGE)
+
+
+def is_proven(watch: Watch) -> bool:
+    until = valid_until(watch)
+    return until is not None and until > timezone.now()
+
+
 def prove(watch: Watch) -> None:
     """Make sure that this watch's own token was accepted recently; AccessDenied if it is refused."""
-    recently = timezone.now() - timedelta(seconds=settings.ACCESS_PROOF_AGE)
-    if watch.access_proven_at and watch.access_proven_at > recently and not watch.access_denied_at:
+    if is_proven(watch):
         return
     try:
         _ask(watch.repository, watch.token, [watch])

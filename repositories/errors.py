@@ -18,7 +18,8 @@
     ├── LockTimeoutError         another job held the lock for too long             (nobody; retried)
     ├── LockLostError            the lock was lost; nothing was written             (nobody; retried)
     └── NotWatched, TokenRefused, AppGone, InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery,
-        ContentUnavailable, RangeNotSatisfiable, RateLimited: answers of the API    (caller)
+        ContentUnavailable, RangeNotSatisfiable, TooManyWatches, RateLimited, TooManyNewWatches, TooManyAtOnce,
+        Busy: answers of the API                                                    (caller)
 
 In brackets: against whom it counts. Texts are for people and have been redacted before they get here.
 """
@@ -214,14 +215,50 @@ class RangeNotSatisfiable(DocoraError):
         self.size = size
 
 
+class TooManyWatches(DocoraError):
+    code = "too-many-watches"
+    http_status = 409
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"This app watches {most} repositories, which is as many as it may. Unwatch one first.")
+
+
 class RateLimited(DocoraError):
     code = "rate-limited"
     http_status = 429
     retriable = True
+    text = "Too many requests; see Retry-After."
 
     def __init__(self, wait: float) -> None:
-        super().__init__("Too many requests; see Retry-After.")
+        super().__init__(self.text)
         self.retry_after = max(1, math.ceil(wait))
+
+
+class TooManyNewWatches(RateLimited):
+    code = "too-many-new-watches"
+    text = "This app has begun too many watches or dry runs within an hour; see Retry-After."
+
+
+class TooManyAtOnce(DocoraError):
+    code = "too-many-at-once"
+    http_status = 429
+    retriable = True
+    retry_after = 1
+
+    def __init__(self) -> None:
+        super().__init__("Wait for the answer to this app's earlier requests of this kind.")
+
+
+class Busy(DocoraError):
+    """This web process makes as many outgoing calls as it may."""
+
+    code = "busy"
+    http_status = 503
+    retriable = True
+    retry_after = 5
+
+    def __init__(self) -> None:
+        super().__init__("Too many requests wait for git hosts and endpoints at the moment; see Retry-After.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

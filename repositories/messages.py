@@ -21,6 +21,10 @@ def delivery_job(watch_id: int) -> str:
     return f"deliver-{watch_id}"
 
 
+def measure_job(name: str) -> str:
+    return f"measure-{name}"
+
+
 def take_snapshot(repository_id: int, *, planned: bool) -> None:
     """A look that somebody waits for comes before those that the scheduler plans."""
     queue.enqueue(
@@ -38,7 +42,7 @@ def measure(sealed_question: str, *, name: str) -> None:
         queue.SNAPSHOTS,
         "snapshots.jobs.measure",
         sealed_question,
-        job_id=f"measure-{name}",
+        job_id=measure_job(name),
         timeout=2 * settings.GIT_TIMEOUT,
     )
 

@@ -5,13 +5,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import circuit, messages, watch_state
 from repositories.base import queue
-from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused
+from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused, TooManyWatches
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
@@ -36,6 +37,8 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
             raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
         _forget(repository.watches.filter(app=app))
+        if 0 < settings.MAX_WATCHES_PER_APP <= app.watches.count():
+            raise TooManyWatches(settings.MAX_WATCHES_PER_APP)
         made = Watch.objects.create(
             app=app,
             repository=repository,
@@ -56,7 +59,7 @@ def change_token(app: App, repository_id: str, token: str) -> None:
         clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
     except AccessDenied:
         raise TokenRefused from None
-    with _locked(repository_id) as repository:
+    with _locked(app, repository_id) as repository:
         accepted = {"token": token, "access_proven_at": timezone.now(), "access_denied_at": None}
         if not watch_state.start_over(repository.watches.filter(app=app), **accepted):
             raise NotWatched
@@ -66,7 +69,7 @@ def change_token(app: App, repository_id: str, token: str) -> None:
 
 def unwatch(app: App, repository_id: str) -> None:
     """Forget the watch and all that was delivered for it; the last watch takes clone and repository with it."""
-    with _locked(repository_id) as repository:
+    with _locked(app, repository_id) as repository:
         if not _forget(repository.watches.filter(app=app)):
             raise NotWatched
         _drop_if_unwatched(repository)
@@ -137,6 +140,10 @@ def _is_private(remote: RemoteUrl, ref: str) -> bool:
     return False
 
 
+def is_watching(app: App, url: str, ref: str) -> bool:
+    return app.watches.filter(repository__clone_key=RemoteUrl.parse(url).clone_key, repository__ref=ref).exists()
+
+
 def watch_of(app: App, repository_id: str) -> Watch:
     """This app's watch of that repository. Another app's watch answers as if it did not exist."""
     if not _PUBLIC_ID.fullmatch(repository_id):
@@ -150,7 +157,7 @@ def watch_of(app: App, repository_id: str) -> Watch:
 @contextmanager
 def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
     """A transaction in which nobody else changes this app's watch, or ends it."""
-    with _locked(repository_id) as repository:
+    with _locked(app, repository_id) as repository:
         watch = repository.watches.select_for_update().filter(app=app).first()
         if watch is None:
             raise NotWatched
@@ -164,12 +171,16 @@ def hold_app(app: App) -> bool:
 
 
 @contextmanager
-def _locked(repository_id: str) -> Iterator[Repository]:
-    """A transaction that holds the repository's row, always before any of its watches' rows."""
+def _locked(app: App, repository_id: str) -> Iterator[Repository]:
+    """A transaction that holds the row of a repository that the app watches, always before any of its watches' rows.
+
+    Another app's repository is not even locked, so that the time of the answer does not tell whether it exists.
+    """
     if not _PUBLIC_ID.fullmatch(repository_id):
         raise NotWatched
     with transaction.atomic():
-        repository = Repository.objects.select_for_update().filter(public_id=repository_id).first()
+        rows = Repository.objects.select_for_update(of=("self",))
+        repository = rows.filter(public_id=repository_id, watches__app=app).first()
         if repository is None:
             raise NotWatched
         yield repository

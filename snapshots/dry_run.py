@@ -81,6 +81,11 @@ def ask(question: Question) -> None:
         messages.measure(question.seal(), name=question.name)
 
 
+def is_under_way(question: Question) -> bool:
+    """Whether it was asked before, and a worker has answered or will do so."""
+    return is_answered(question) or queue.is_alive(messages.measure_job(question.name))
+
+
 def is_answered(question: Question) -> bool:
     return bool(queue.connection().exists(question.key))
 

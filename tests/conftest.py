@@ -12,9 +12,9 @@ import pytest
 import redis
 from pytest_django import Settings
 
-from docora.api import rate_limit
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
+from docora.limits import rate
 from docora.processes import valkey as embedded
 from repositories import accounts, repo_lock, watches
 from repositories.base import queue
@@ -87,8 +87,8 @@ def put_fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
 
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
-    rate_limit.connection.cache_clear()
-    monkeypatch.setattr(rate_limit, "_asked_again_at", 0.0)
+    rate.connection.cache_clear()
+    monkeypatch.setattr(rate, "_asked_again_at", 0.0)
     repo_lock.start_anew()
     return connect()
 
@@ -120,7 +120,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
-    rate_limit.connection.cache_clear()
+    rate.connection.cache_clear()
     with connect() as client:
         client.flushall()
         yield client

@@ -7,6 +7,7 @@ from ninja import Field, Router, Schema
 
 from docora.api.auth import app_of
 from docora.api.schemas import Problem
+from docora.limits import seats
 from repositories import accounts
 from snapshots.delivery import notices
 
@@ -80,10 +81,12 @@ def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED)
     return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)
 
 
-@router.post("/ping", response={200: PingResult})
+@router.post("/ping", response={200: PingResult, 503: Problem})
 def ping(request: HttpRequest) -> PingResult:
-    """Send a signed test event to {base_url}/ping now, and show what the endpoint answered."""
-    answer = notices.ping(app_of(request))
+    """Send a signed test event to {base_url}/ping now, and show what the endpoint answered. One at a time."""
+    app = app_of(request)
+    with seats.pinging(app):
+        answer = notices.ping(app)
     return PingResult(
         accepted=answer.accepted,
         status=answer.status,

@@ -3,7 +3,7 @@
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from docora.api import rate_limit
+from docora.limits import rate
 from repositories.models import App
 
 
@@ -11,7 +11,7 @@ class BearerToken(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> App | None:
         app = App.with_bearer(token)
         if app:
-            rate_limit.spend_for_app(app)
+            rate.spend_for_app(app)
         return app
 
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
 
-from docora.api import long_poll
 from docora.api.auth import app_of
 from docora.api.files import READING, NamedFile, facts
+from docora.api.reading import readable_watch
 from docora.api.schemas import CURSOR, Limit
+from docora.limits import seats
 from repositories.models import Repository
 from snapshots import feed
-from snapshots.reading import readable_watch
 
 router = Router(tags=["repositories"])
 
@@ -46,7 +46,7 @@ def list_changes(
     page = feed.changes(watch, since, limit)
     if page.is_last and not page.items:
         newest = Repository.objects.filter(pk=watch.repository_id)
-        long_poll.wait_until(lambda: not newest.filter(sequence=watch.repository.sequence).exists(), seconds=wait)
+        seats.wait_until(lambda: not newest.filter(sequence=watch.repository.sequence).exists(), seconds=wait)
         watch = readable_watch(app_of(request), repository_id)
         page = feed.changes(watch, since, limit)
     return {

@@ -14,12 +14,12 @@ from ninja import Field, Router, Schema
 
 from docora.api.auth import app_of
 from docora.api.ranges import span_of
+from docora.api.reading import readable_watch
 from docora.api.schemas import REFUSED, REMOTE, Cursor, Limit, Problem
 from repositories.models import Watch
 from snapshots import content, feed
 from snapshots.content import Content, Span
 from snapshots.models import FileVersion
-from snapshots.reading import readable_watch
 
 router = Router(tags=["repositories"])
 

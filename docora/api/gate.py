@@ -7,9 +7,9 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponse, HttpResponseBase
 
-from docora.api import rate_limit
-from docora.api.client_address import client_address
 from docora.api.problems import CONTENT_TYPE, busy, problem
+from docora.limits import rate
+from docora.limits.client_address import client_address
 from repositories.errors import RateLimited
 
 _CODES = {
@@ -44,7 +44,7 @@ class ApiGate:
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:
     try:
-        rate_limit.spend_for_address(client_address(request))
+        rate.spend_for_address(client_address(request))
     except RateLimited as error:
         return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
     if "Transfer-Encoding" in request.headers:

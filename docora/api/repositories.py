@@ -10,16 +10,17 @@ from django.utils import timezone
 from ninja import Field, Query, Router, Schema, Status
 from pydantic import AfterValidator, model_validator
 
-from docora.api import long_poll
 from docora.api.auth import app_of
-from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message
-from repositories import watches
+from docora.api.reading import watch_to_show
+from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message, Problem
+from docora.limits import rate, seats
+from repositories import access, watches
 from repositories.base import cursors
 from repositories.errors import sentence_for
 from repositories.git.refs import LONGEST_NAME, check_ref_name
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
-from repositories.watches import ask_for_snapshot, held_watch, watch_of
+from repositories.watches import ask_for_snapshot, held_watch
 from snapshots import dry_run
 from snapshots.delivery import redelivery
 from snapshots.models import Parked, Snapshot
@@ -138,10 +139,8 @@ class RepositoryState(WatchedRepository):
     circuit: Circuit
 
     @classmethod
-    def of_watch(cls, watch: Watch, newest: Snapshot | None, parked: int) -> "RepositoryState":
+    def of_watch(cls, watch: Watch, known: Snapshot | None, parked: int) -> "RepositoryState":
         repository = watch.repository
-        # An app whose token is refused must not learn from us what goes on in the repository.
-        shown = None if watch.access_denied_at else newest
         return cls(
             **identity(watch),
             branch=repository.ref or None,
@@ -149,9 +148,9 @@ class RepositoryState(WatchedRepository):
             exclude=watch.exclude,
             max_file_size=watch.max_file_size,
             status=WatchStatus(watch.status),
-            commit_sha=shown.commit_sha if shown else None,
-            files=shown.files if shown else None,
-            bytes=shown.bytes if shown else None,
+            commit_sha=known.commit_sha if known else None,
+            files=known.files if known else None,
+            bytes=known.bytes if known else None,
             last_checked_at=repository.last_checked_at,
             synced_commit=watch.synced_commit or None,
             synced_at=watch.synced_at,
@@ -192,17 +191,16 @@ OnlyStatus = Annotated[WatchStatus | None, Query(description="Only watches in th
 def list_repositories(
     request: HttpRequest, status: OnlyStatus = None, cursor: Cursor = "", limit: Limit = 100
 ) -> dict[str, Any]:
-    """What this app watches, oldest watch first."""
+    """What this app watches, oldest watch first. No host is asked: commit and counts may be those of the last proof."""
     after = cursors.decode(cursor, count=1)[1][0] if cursor else 0
     watches = Watch.objects.filter(app=app_of(request), pk__gt=after).select_related("repository")
     if status:
         watches = watches.filter(status=status)
     page = list(watches.order_by("pk")[: limit + 1])
-    newest, parked = _newest_snapshots(page), _count_parked(page)
+    known, parked = _known_snapshots(page), _count_parked(page)
     return {
         "repositories": [
-            RepositoryState.of_watch(watch, newest.get(watch.repository_id), parked.get(watch.pk, 0))
-            for watch in page[:limit]
+            RepositoryState.of_watch(watch, known.get(watch.pk), parked.get(watch.pk, 0)) for watch in page[:limit]
         ],
         "next_cursor": cursors.encode("watches", page[limit - 1].pk) if len(page) > limit else None,
     }
@@ -211,11 +209,10 @@ def list_repositories(
 @router.get("/repositories/{repository_id}", response={200: RepositoryDetails, **UNKNOWN})
 def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
     """One watched repository: how far Docora is, how far the app is, and what went wrong last."""
-    watch = watch_of(app_of(request), repository_id)
-    newest = _newest_snapshots([watch]).get(watch.repository_id)
-    left_out = newest.left_out if newest and not watch.access_denied_at else []
-    state = RepositoryState.of_watch(watch, newest, watch.parked.count())
-    return {**state.model_dump(), "left_out": left_out}
+    watch = watch_to_show(app_of(request), repository_id)
+    known = _known_snapshots([watch]).get(watch.pk)
+    state = RepositoryState.of_watch(watch, known, watch.parked.count())
+    return {**state.model_dump(), "left_out": known.left_out if known else []}
 
 
 def _count_parked(watches: list[Watch]) -> dict[int, int]:
@@ -223,13 +220,27 @@ def _count_parked(watches: list[Watch]) -> dict[int, int]:
     return dict(parked.values_list("watch").annotate(Count("pk")))
 
 
-def _newest_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
+def _known_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
+    """The newest snapshot that each watch's app may know: taken before the proof of its access ended."""
+    snapshots = Snapshot.objects.defer("left_out")
     ids = [watch.repository_id for watch in watches]
-    newest = Snapshot.objects.filter(repository__in=ids, sequence=F("repository__sequence"))
-    return {snapshot.repository_id: snapshot for snapshot in newest.defer("left_out")}
+    rows = snapshots.filter(repository__in=ids, sequence=F("repository__sequence"))
+    newest = {snapshot.repository_id: snapshot for snapshot in rows}
+    known = {}
+    for watch in watches:
+        found, until = newest.get(watch.repository_id), access.valid_until(watch)
+        if found and until and found.taken_at > until:
+            older = snapshots.filter(repository=watch.repository_id, taken_at__lte=until)
+            found = older.order_by("sequence").last()
+        if found and until:
+            known[watch.pk] = found
+    return known
 
 
-@router.post("/repositories", response={200: DryRun, 201: WatchedRepository, 202: Message, **REFUSED, **REMOTE})
+@router.post(
+    "/repositories",
+    response={200: DryRun, 201: WatchedRepository, 202: Message, **REFUSED, 409: Problem, **REMOTE},
+)
 def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> Status[Any]:
     """Watch a repository. Every file of it is delivered to the app's webhook, then every change.
 
@@ -243,10 +254,16 @@ def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> S
         "selection": body.selection,
     }
     if not body.dry_run:
-        return Status(201, WatchedRepository.of(watches.watch(app, url, **options)))
+        with seats.calling(app):
+            if not watches.is_watching(app, url, body.branch or ""):
+                rate.spend_for_new_watch(app)
+            return Status(201, WatchedRepository.of(watches.watch(app, url, **options)))
     question = dry_run.Question.of(app, url, **options)
-    dry_run.ask(question)
-    long_poll.wait_until(lambda: dry_run.is_answered(question), seconds=DRY_RUN_PATIENCE)
+    with seats.calling(app):
+        if not dry_run.is_under_way(question):
+            rate.spend_for_new_watch(app)
+        dry_run.ask(question)
+    seats.wait_until(lambda: dry_run.is_answered(question), seconds=DRY_RUN_PATIENCE)
     if estimate := dry_run.answer_to(question):
         found = DryRun(commit_sha=estimate.commit_sha or None, files=estimate.files, bytes=estimate.bytes)
         return Status(200, found)
@@ -264,7 +281,9 @@ def unwatch(request: HttpRequest, repository_id: str) -> Status[None]:
 @router.patch("/repositories/{repository_id}/token", response={200: Message, **REFUSED, **REMOTE})
 def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -> Message:
     """Use another token from now on. What was delivered stays delivered."""
-    watches.change_token(app_of(request), repository_id, body.github_token)
+    app = app_of(request)
+    with seats.calling(app):
+        watches.change_token(app, repository_id, body.github_token)
     return Message(message="Token updated successfully")
 
 

@@ -27,6 +27,7 @@ from docora.console.operations import (
     redeem_ticket,
     show_secrets,
 )
+from docora.limits import seats
 from repositories import accounts
 from repositories.errors import DocoraError
 from repositories.models import App, Watch, WatchStatus
@@ -97,7 +98,8 @@ def _disable(app: App, data: dict[str, Any]) -> str:
 
 
 def _ping(app: App, _: dict[str, Any]) -> str:
-    answer = ping(app)
+    with seats.pinging(app):
+        answer = ping(app)
     if not answer.accepted:
         raise DocoraError(f"the endpoint did not accept it: {answer.error} (after {answer.milliseconds} ms)")
     return f"The endpoint answered {answer.status} within {answer.milliseconds} ms."

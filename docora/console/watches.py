@@ -29,6 +29,7 @@ from docora.console.display import (
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
+from docora.limits import seats
 from repositories import watch_state, watches
 from repositories.errors import all_errors, hint_for
 from repositories.models import Watch, WatchStatus
@@ -80,7 +81,8 @@ def _retry_parked(watch: Watch, _: dict[str, Any]) -> str:
 
 
 def _change_token(watch: Watch, data: dict[str, Any]) -> str:
-    watches.change_token(watch.app, watch.repository.public_id, data["token"])
+    with seats.calling(watch.app):
+        watches.change_token(watch.app, watch.repository.public_id, data["token"])
     return "The new token can read the repository and is used from now on."
 
 

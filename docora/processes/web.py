@@ -40,10 +40,10 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
 
 def _end_long_polls_at_stop(worker: Any) -> None:
     """A worker that is asked to end lets its requests finish; requests that only wait for changes are answered now."""
-    from docora.api.long_poll import send_everybody_home
+    from docora.limits import seats
 
     def leave(number: int, frame: FrameType | None) -> None:
-        send_everybody_home()
+        seats.end_waiting()
         worker.handle_exit(number, frame)
 
     signal.signal(signal.SIGTERM, leave)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from docora.api import long_poll
 from docora.demo.bare import executable
 from docora.demo.githost import GitHost, HostedRepository
+from docora.limits import seats
 from repositories import watches
 from repositories.models import Repository, Watch
 from snapshots.models import FileVersion, Snapshot
@@ -210,7 +210,7 @@ def test_waiting_ends_with_the_first_change(
 ) -> None:
     puller = Puller(alice_api, repository_id)
     puller.pull()
-    monkeypatch.setattr(long_poll, "_PAUSE", 0.05)
+    monkeypatch.setattr(seats, "_PAUSE", 0.05)
     elsewhere = threading.Timer(0.3, _delete_the_readme)
     elsewhere.start()
     started = time.monotonic()
@@ -238,7 +238,7 @@ def test_waiting_in_vain_ends_in_time_and_too_many_do_not_wait_at_all(
     started = time.monotonic()
     assert alice_api.get(f"{puller.path}?since={puller.cursor}&wait=1").json()["changes"] == []
     assert time.monotonic() - started >= 1
-    monkeypatch.setattr(long_poll, "_seats", threading.Semaphore(0))
+    monkeypatch.setattr(seats, "_seats_for_waiting", threading.Semaphore(0))
     started = time.monotonic()
     assert alice_api.get(f"{puller.path}?since={puller.cursor}&wait=30").status_code == 200
     assert time.monotonic() - started < 15
@@ -250,7 +250,7 @@ def test_an_unwatched_repository_ends_the_wait_with_404(
 ) -> None:
     puller = Puller(alice_api, repository_id)
     puller.pull()
-    monkeypatch.setattr(long_poll, "_PAUSE", 0.05)
+    monkeypatch.setattr(seats, "_PAUSE", 0.05)
     leave = threading.Timer(0.3, _delete_the_repository)
     leave.start()
     assert alice_api.get(f"{puller.path}?since={puller.cursor}&wait=20").status_code == 404

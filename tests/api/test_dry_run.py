@@ -95,7 +95,7 @@ def test_who_waits_gets_the_answer_as_soon_as_it_is_there(
     alice_api: Api, remote: HostedRepository, work: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "DRY_RUN_PATIENCE", 20)
-    monkeypatch.setattr("docora.api.long_poll._PAUSE", 0.05)
+    monkeypatch.setattr("docora.limits.seats._PAUSE", 0.05)
     found = dry_run.Estimate(commit_sha="1" * 40, files=7, bytes=70)
     monkeypatch.setattr(queue, "enqueue", lambda _queue, _function, sealed, **_: _answer_soon(sealed, found))
     assert ask(alice_api, remote.url).json() == {"commit_sha": "1" * 40, "files": 7, "bytes": 70}

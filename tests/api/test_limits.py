@@ -8,10 +8,12 @@ import pytest
 import redis
 from django.test import Client, RequestFactory
 
-from docora.api import rate_limit
-from docora.api.client_address import client_address
+from docora.demo.githost import GitHost
+from docora.limits import rate
+from docora.limits.client_address import client_address
 from repositories.base import connections
 from repositories.errors import RateLimited
+from repositories.models import Repository
 from tests.support.api import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
@@ -35,12 +37,12 @@ def test_an_app_may_spend_its_minute_at_once_and_then_waits(
 def test_the_allowance_comes_back_with_time(settings: Any, valkey: redis.Redis) -> None:
     settings.ADDRESS_RATE = 2
     for _ in range(2):
-        rate_limit.spend_for_address("192.0.2.1")
+        rate.spend_for_address("192.0.2.1")
     with pytest.raises(RateLimited):
-        rate_limit.spend_for_address("192.0.2.1")
+        rate.spend_for_address("192.0.2.1")
     (key,) = valkey.keys("docora:rate:*")
     valkey.hincrbyfloat(key, "at", -31)
-    rate_limit.spend_for_address("192.0.2.1")
+    rate.spend_for_address("192.0.2.1")
 
 
 def test_guessing_tokens_is_limited_by_address(settings: Any, valkey: redis.Redis) -> None:
@@ -74,11 +76,11 @@ def test_only_proxies_of_ours_are_believed(settings: Any, peer: str, forwarded: 
 
 def test_an_ipv6_client_has_one_allowance_for_all_of_its_addresses(settings: Any, valkey: redis.Redis) -> None:
     settings.ADDRESS_RATE = 2
-    rate_limit.spend_for_address("2001:db8::1")
-    rate_limit.spend_for_address("2001:db8::2")
+    rate.spend_for_address("2001:db8::1")
+    rate.spend_for_address("2001:db8::2")
     with pytest.raises(RateLimited):
-        rate_limit.spend_for_address("2001:db8::3")
-    rate_limit.spend_for_address("2001:db8:0:1::1")
+        rate.spend_for_address("2001:db8::3")
+    rate.spend_for_address("2001:db8:0:1::1")
 
 
 def test_without_redis_nobody_is_refused(
@@ -99,3 +101,39 @@ def test_a_large_body_is_refused_unread(alice_api: Api, settings: Any) -> None:
     assert alice_api.call("POST", "/api/repositories", {}).status_code == 422
     answer = alice_api.call("POST", "/api/repositories", **{"Transfer-Encoding": "chunked"})
     assert (answer.status_code, answer.json()["code"]) == (411, "length-required")
+
+
+def new_repository(git_host: GitHost, name: str) -> str:
+    repository = git_host.create(f"acme/{name}")
+    repository.commit({"a": name})
+    return repository.url
+
+
+def test_an_app_may_watch_so_many_repositories(alice_api: Api, bob_api: Api, git_host: GitHost, settings: Any) -> None:
+    settings.MAX_WATCHES_PER_APP = 2
+    first, second, third = (new_repository(git_host, name) for name in ("one", "two", "three"))
+    assert [alice_api.watch(url).status_code for url in (first, second, first)] == [201] * 3
+    answer = alice_api.watch(third)
+    assert (answer.status_code, answer.json()["code"]) == (409, "too-many-watches")
+    assert "2 repositories" in answer.json()["detail"]
+    assert not Repository.objects.filter(url=third).exists()
+    assert bob_api.watch(third).status_code == 201
+    assert alice_api.call("DELETE", f"/api/repositories/{Repository.objects.get(url=first).public_id}")
+    assert alice_api.watch(third).status_code == 201
+
+
+def test_an_app_may_begin_so_many_watches_and_dry_runs_within_an_hour(
+    alice_api: Api, bob_api: Api, git_host: GitHost, settings: Any, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may be a clone. Unwatching gives nothing back, or an app could clone the same repository again and again."""
+    monkeypatch.setattr("docora.api.repositories.DRY_RUN_PATIENCE", 0)
+    settings.NEW_WATCHES_PER_HOUR = 2
+    first, second = (new_repository(git_host, name) for name in ("one", "two"))
+    repository_id = alice_api.watch(first).json()["repository_id"]
+    assert alice_api.watch(first).status_code == 201  # renews the watch
+    assert [alice_api.watch(second, dry_run=True).status_code for _ in range(2)] == [202, 202]  # asks again
+    alice_api.call("DELETE", f"/api/repositories/{repository_id}")
+    for refused in (alice_api.watch(first), alice_api.watch(first, dry_run=True)):
+        assert (refused.status_code, refused.json()["code"]) == (429, "too-many-new-watches")
+        assert 1700 < int(refused["Retry-After"]) <= 1800
+    assert bob_api.watch(first).status_code == 201

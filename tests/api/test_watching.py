@@ -197,7 +197,7 @@ def test_an_unexpected_error_tells_nothing_of_the_inside(alice_api: Api, monkeyp
     def fail(*_: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr("docora.api.repositories.watch_of", fail)
+    monkeypatch.setattr("docora.api.repositories.watch_to_show", fail)
     answer = alice_api.get("/api/repositories/repo_1")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal-error")
     assert "hunter2" not in answer.content.decode()

@@ -1,4 +1,4 @@
-"""Who is asking: the address that a limit counts against."""
+"""The address of a client, which limits count against."""
 
 import ipaddress
 
@@ -7,7 +7,7 @@ from django.http import HttpRequest
 
 
 def client_address(request: HttpRequest) -> str:
-    """The last address that a proxy of ours saw; what stands before it in the header may be invented."""
+    """The last address that a proxy of ours saw; a client may invent what stands before it in the header."""
     address: str = request.META.get("REMOTE_ADDR", "")
     forwarded = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
     while forwarded and _is_trusted(address):

@@ -1,0 +1,157 @@
+"""A web process whose requests wait for hanging endpoints and git hosts goes on answering the others."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docora.demo.githost import GitFault, GitHost
+from docora.demo.receiver import Receiver, ReceiverFault
+from tests.support.service import ROOT, free_port, wait_until
+
+pytestmark = pytest.mark.slow
+
+APPS = 100
+
+
+class Web:
+    """One gunicorn process with sixteen threads, as an operator starts it by hand."""
+
+    def __init__(self, data_dir: Path, redis_url: str, **environment: str) -> None:
+        self.port = free_port()
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "DOCORA_DATA_DIR": str(data_dir),
+            "REDIS_URL": redis_url,
+            "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
+            # Nothing that hangs ends by itself while the test looks.
+            "DOCORA_NOTICE_TIMEOUT": "600",
+            "DOCORA_GIT_ASK_TIMEOUT": "600",
+            **environment,
+        }
+        self.run("manage.py", "migrate", "-v0")
+
+    def run(self, *words: str) -> str:
+        return subprocess.check_output([sys.executable, *words], cwd=ROOT, env=self._environment, text=True)
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        words = f"-m gunicorn docora.wsgi --no-control-socket --threads 16 --bind 127.0.0.1:{self.port}"
+        process = subprocess.Popen([sys.executable, *words.split()], cwd=ROOT, env=self._environment)
+        wait_until(self._answers, "the web server starts")
+        return process
+
+    def _answers(self) -> bool:
+        try:
+            return self.call("GET", "/health")[0] == 200
+        except OSError:
+            return False
+
+    def call(self, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True)
+class Stage:
+    web: Web
+    git_host: GitHost
+    receiver: Receiver
+    url: str
+    tokens: list[str]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, valkey_socket: Path) -> Iterator[Stage]:
+    """A hundred apps with one endpoint, a repository, and the web server."""
+    folder = tmp_path_factory.mktemp("web")
+    with GitHost(folder / "host") as git_host, Receiver() as receiver:
+        remote = git_host.create("acme/handbook")
+        remote.commit({"README.md": "# Handbook"})
+        web = Web(folder / "data", f"unix://{valkey_socket}", DOCORA_GIT_HOSTS=git_host.address)
+        script = (
+            "from repositories.accounts import onboard;"
+            f"print(*[onboard(f'App {{n}}', '{receiver.url}').bearer_token for n in range({APPS})])"
+        )
+        tokens = web.run("manage.py", "shell", "--no-imports", "-v0", "-c", script).split()
+        process = web.start()
+        yield Stage(web, git_host, receiver, remote.url, tokens)
+        process.terminate()
+        process.wait(timeout=60)
+
+
+class Crowd:
+    """Many requests at once, each in a thread."""
+
+    def __init__(self, web: Web, requests: list[tuple[str, str, str, Any]]) -> None:
+        self.codes: Counter[str] = Counter()
+        self._guard = threading.Lock()
+        self._web = web
+        self.threads = [threading.Thread(target=self._send, args=request) for request in requests]
+        for thread in self.threads:
+            thread.start()
+
+    def _send(self, *request: Any) -> None:
+        status, body = self._web.call(*request)
+        with self._guard:
+            self.codes[body.get("code", str(status))] += 1
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join()
+
+
+def test_health_answers_beside_a_hundred_calls_that_hang(stage: Stage) -> None:
+    web, tokens = stage.web, stage.tokens
+    with (
+        stage.receiver.faults.put(ReceiverFault(events=("ping",), hang=True)),
+        stage.git_host.faults.put(GitFault(hang=True)),
+    ):
+        pings = Crowd(web, [("POST", "/api/ping", token, None) for token in tokens[:50]])
+        wait_until(lambda: pings.codes["busy"] == 38, "pings beyond the seats are refused")
+        body = {"github_url": stage.url}
+        watches = Crowd(web, [("POST", "/api/repositories", token, body) for token in tokens[50:]])
+        wait_until(lambda: watches.codes["busy"] == 50, "and so is all else that would dial")
+
+        assert web.call("GET", "/health")[0] == 200
+        assert web.call("GET", "/api/app", tokens[0])[0] == 200
+        assert sum(thread.is_alive() for thread in pings.threads) == 12
+    pings.join()
+    watches.join()
+    assert pings.codes == {"busy": 38, "200": 12}
+
+
+def test_health_answers_beside_a_slow_git_host(stage: Stage) -> None:
+    web, tokens, body = stage.web, stage.tokens, {"github_url": stage.url}
+    with stage.git_host.faults.put(GitFault(hang=True)):
+        one_app = Crowd(web, [("POST", "/api/repositories", tokens[0], body) for _ in range(20)])
+        wait_until(lambda: one_app.codes["too-many-at-once"] == 14, "one app gets half of the seats")
+        others = Crowd(web, [("POST", "/api/repositories", token, body) for token in tokens[1:81]])
+        wait_until(lambda: others.codes["busy"] == 74, "the others share the other half")
+        assert web.call("GET", "/health")[0] == 200
+    one_app.join()
+    others.join()
+    assert (one_app.codes["201"], others.codes["201"]) == (6, 6)
+
+
+def test_one_app_has_one_ping_under_way(stage: Stage) -> None:
+    with stage.receiver.faults.put(ReceiverFault(events=("ping",), hang=True)):
+        pings = Crowd(stage.web, [("POST", "/api/ping", stage.tokens[0], None) for _ in range(40)])
+        wait_until(lambda: pings.codes["too-many-at-once"] == 39, "all but one are refused")
+        assert stage.web.call("GET", "/health")[0] == 200
+    pings.join()
+    assert pings.codes == {"too-many-at-once": 39, "200": 1}
