@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path
 
@@ -21,6 +21,12 @@ class ConsoleSite(_Site):
 
         shown = {"title": "Overview", "overview": overview.look(request), **(extra_context or {})}
         return super().index(request, shown)
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        from docora.console import sign_in
+
+        refusal = sign_in.refusal(request) if request.method == "POST" else None
+        return refusal or super().login(request, extra_context)
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         from docora.console import bulk
