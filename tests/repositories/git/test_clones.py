@@ -6,6 +6,7 @@ import shutil
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,22 @@ def test_what_was_looked_at_is_fetched_although_the_remote_has_moved_on(
     clones.refresh(key, source, tip, held=held)
     assert clones.pins(key) == {tip.sha}
     assert contents(key, tip.sha)[b"README.md"] == b"# Handbook\n"
+
+
+def test_a_tag_that_does_not_stand_for_the_commit_that_the_host_named_is_refused(
+    remote: HostedRepository, key: str, held: HeldLock
+) -> None:
+    """Its files would be delivered under the name of another commit."""
+    other = remote.tip()
+    remote.commit({"README.md": "tagged"})
+    remote.git("-c", "user.name=a", "-c", "user.email=a@b", "tag", "-a", "-m", "first", "v1", "main")
+    source = clones.Remote(url=RemoteUrl.parse(remote.url))
+    tip = clones.look(source, "v1")
+    assert tip
+    assert other
+    with pytest.raises(CloneDamaged, match="does not stand for the commit"):
+        clones.refresh(key, source, replace(tip, sha=other), held=held)
+    assert clones.keys_on_disk() == []
 
 
 def test_an_object_that_is_missing_means_damage_and_never_a_deleted_file(fetch: Fetch, key: str) -> None:

@@ -71,7 +71,9 @@ def test_losing_the_lock_kills_the_guarded_child(server: redis.Redis, wiped: boo
             if not wiped:
                 take_without_renewing("37")
             renew_now(held)
-            assert child.wait(timeout=30) == -signal.SIGKILL
+            child.wait(timeout=30)
+    # Out here: an error in there would be taken for the LockLostError that follows it.
+    assert child.poll() == -signal.SIGKILL
     assert is_held() is not wiped
 
 
@@ -81,7 +83,8 @@ def test_a_child_started_after_the_loss_is_killed_at_once() -> None:
         wait_until(lambda: held.lost)
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
         with held.guarding(child.pid):
-            assert child.wait(timeout=30) == -signal.SIGKILL
+            pass
+    assert child.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_a_lost_lock_is_not_inherited(server: redis.Redis) -> None:

@@ -93,6 +93,13 @@ def test_the_same_job_may_take_its_lock_again() -> None:
     assert not is_held()
 
 
+def test_a_job_that_lost_its_lock_does_not_get_it_again() -> None:
+    with pytest.raises(LockLostError), repo_lock(KEY, job_id="42") as outer:
+        outer.lease.lose()
+        with repo_lock(KEY, job_id="42"):
+            pytest.fail("it went on")
+
+
 def test_another_thread_is_not_the_same_caller_even_under_the_same_job_id(others: ThreadPoolExecutor) -> None:
     with repo_lock(KEY, job_id="42"), pytest.raises(LockTimeoutError):
         others.submit(hold_briefly, "42", [], 0).result(timeout=10)
@@ -107,8 +114,8 @@ def test_several_locks_are_taken_in_sorted_order_and_all_given_back(monkeypatch:
         return ask(self, names, token, ttl=ttl, wait=wait)
 
     monkeypatch.setattr(LockServer, "acquire", acquire)
-    with repo_locks(["b/b", "c/c", "a/a", "b/b"], job_id="42") as held:
-        assert list(held) == taken == ["a/a", "b/b", "c/c"]
+    with repo_locks([*"hgfedcba", "b"], job_id="42") as held:
+        assert list(held) == taken == [*"abcdefgh"]
         assert [status.key for status in lock_status()] == taken
     assert lock_status() == []
 
