@@ -66,13 +66,17 @@ def prove(watch: Watch) -> None:
     """Make sure that this watch's own token was accepted recently; AccessDenied if it is refused."""
     if is_proven(watch):
         return
+    asked_at = timezone.now()
     try:
         _ask(watch.repository, watch.token, [watch])
     except RefNotFound:
-        _note_proof([watch])  # the host accepted the token; what was read of the branch before it went may be sent
+        # The host accepted the token; what was read of the branch before it went may be sent.
+        _note_proof([watch], at=asked_at)
     except AccessDenied as error:
         blame([watch], error)
         raise
+    if Watch.objects.filter(pk=watch.pk, access_denied_at__isnull=False).exists():
+        raise AccessDenied("The host refused the token to another process in the meantime.")
 
 
 def recheck_refused_tokens(repository: Repository) -> None:
@@ -92,8 +96,9 @@ def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
 
 def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
     remote = Remote(url=repository.remote, token=token)
+    asked_at = timezone.now()
     tip = clones.look(remote, repository.ref)
-    _note_proof(watches)
+    _note_proof(watches, at=asked_at)
     return Seen(tip=tip, remote=remote, watches=tuple(watches))
 
 
@@ -110,14 +115,17 @@ def note_proofs(watches: Iterable[Watch], *, at: datetime) -> None:
         Watch.objects.filter(pk__in=same).update(access_proven_at=at)
 
 
-def _note_proof(watches: list[Watch]) -> None:
-    """An unchanged repository costs no row: a proof is written down when the last one has aged."""
-    now = timezone.now()
+def _note_proof(watches: list[Watch], *, at: datetime) -> None:
+    """An unchanged repository costs no row: a proof is written down when the last one has aged.
+
+    It is as old as the question. The answer may have been under way for long: a refusal since then stays.
+    """
     stale = [watch for watch in watches if watch.access_denied_at or _has_aged(watch)]
     for watch in stale:
-        watch.access_proven_at, watch.access_denied_at = now, None
+        watch.access_proven_at, watch.access_denied_at = at, None
     if stale:
-        Watch.objects.filter(pk__in=[w.pk for w in stale]).update(access_proven_at=now, access_denied_at=None)
+        rows = Watch.objects.filter(pk__in=[watch.pk for watch in stale]).exclude(access_denied_at__gt=at)
+        rows.exclude(access_proven_at__gt=at).update(access_proven_at=at, access_denied_at=None)
 
 
 def _has_aged(watch: Watch) -> bool:

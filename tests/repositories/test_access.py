@@ -1,10 +1,12 @@
 """Whose token is refused, and what becomes of it when it is accepted again."""
 
 import pytest
+from django.utils import timezone
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import watches
+from repositories import access, watches
+from repositories.errors import AccessDenied
 from repositories.git import clones
 from repositories.git.clones import Remote, Tip
 from repositories.models import App, Watch, WatchStatus
@@ -95,3 +97,42 @@ def test_a_token_that_may_look_but_not_fetch_is_refused(
     with git_host.faults.put(GitFault(kinds={"fetch"}, status=403)):
         look(watch, work)
     assert (watch.status, watch.last_error_code) == (WatchStatus.FAILED, "no-access")
+
+
+def test_an_acceptance_from_before_a_refusal_does_not_undo_it(
+    watch: Watch, git_host: GitHost, secret: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Watch.objects.update(access_proven_at=None)
+    look_at_once = clones.look
+
+    def look_slowly(remote: Remote, ref: str) -> Tip | None:
+        """Accepted; but before the answer is here, the token is revoked, and another process learns of it."""
+        tip = look_at_once(remote, ref)
+        git_host.revoke(secret, "alice")
+        monkeypatch.setattr(clones, "look", look_at_once)
+        with pytest.raises(AccessDenied):
+            access.prove(Watch.objects.get(pk=watch.pk))
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_slowly)
+    with pytest.raises(AccessDenied):
+        access.prove(Watch.objects.get(pk=watch.pk))
+    watch.refresh_from_db()
+    assert watch.access_denied_at
+    assert watch.access_proven_at is None
+
+
+def test_a_proof_is_as_old_as_the_question(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    Watch.objects.update(access_proven_at=None)
+    look_at_once, answered = clones.look, []
+
+    def look_slowly(remote: Remote, ref: str) -> Tip | None:
+        tip = look_at_once(remote, ref)
+        answered.append(timezone.now())
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_slowly)
+    access.prove(Watch.objects.get(pk=watch.pk))
+    watch.refresh_from_db()
+    assert watch.access_proven_at
+    assert watch.access_proven_at < answered[0]
