@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
-from django.db.models import Count, F
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema, Status
@@ -22,8 +22,9 @@ from repositories.models import Repository, Watch, WatchStatus
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
 from repositories.watches import ask_for_snapshot, held_watch
 from snapshots import dry_run
+from snapshots.acknowledged import count_acknowledged, count_parked
 from snapshots.delivery import redelivery
-from snapshots.models import Parked, Snapshot
+from snapshots.models import Snapshot
 
 router = Router(tags=["repositories"])
 
@@ -71,6 +72,9 @@ class TokenRequest(Schema):
     github_token: str = Field(min_length=1, max_length=2000, pattern=r"^[!-~]+$")
 
 
+AppState = Literal["enabled", "disabled"]
+
+
 class WatchedRepository(Schema):
     repository_id: str
     github_url: str
@@ -78,6 +82,8 @@ class WatchedRepository(Schema):
     name: str
     is_private: bool
     created_at: datetime
+    status: WatchStatus
+    app_state: AppState = Field(description="`disabled`: nothing is sent until the operator enables the app.")
 
     @classmethod
     def of(cls, watch: Watch) -> "WatchedRepository":
@@ -93,6 +99,8 @@ def identity(watch: Watch) -> dict[str, Any]:
         "name": repository.name,
         "is_private": repository.is_private,
         "created_at": watch.created_at,
+        "status": WatchStatus(watch.status),
+        "app_state": "disabled" if watch.app.disabled_at else "enabled",
     }
 
 
@@ -125,7 +133,6 @@ class RepositoryState(WatchedRepository):
     include: list[str]
     exclude: list[str]
     max_file_size: int | None
-    status: WatchStatus
     commit_sha: str | None
     files: int | None
     bytes: int | None
@@ -134,12 +141,13 @@ class RepositoryState(WatchedRepository):
     synced_at: datetime | None
     retry_count: int
     retry_at: datetime | None
+    acknowledged: int = Field(description="Files that the endpoint accepted and that the app has now.")
     parked: int = Field(description="Files that the endpoint refused. `synced` says that every other one was accepted.")
     last_error: LastError | None
     circuit: Circuit
 
     @classmethod
-    def of_watch(cls, watch: Watch, known: Snapshot | None, parked: int) -> "RepositoryState":
+    def of_watch(cls, watch: Watch, known: Snapshot | None, acknowledged: int, parked: int) -> "RepositoryState":
         repository = watch.repository
         return cls(
             **identity(watch),
@@ -147,7 +155,6 @@ class RepositoryState(WatchedRepository):
             include=watch.include,
             exclude=watch.exclude,
             max_file_size=watch.max_file_size,
-            status=WatchStatus(watch.status),
             commit_sha=known.commit_sha if known else None,
             files=known.files if known else None,
             bytes=known.bytes if known else None,
@@ -156,6 +163,7 @@ class RepositoryState(WatchedRepository):
             synced_at=watch.synced_at,
             retry_count=watch.retry_count,
             retry_at=watch.retry_at,
+            acknowledged=acknowledged,
             parked=parked,
             last_error=_last_error(watch),
             circuit=Circuit.of(repository),
@@ -193,14 +201,15 @@ def list_repositories(
 ) -> dict[str, Any]:
     """What this app watches, oldest watch first. No host is asked: commit and counts may be those of the last proof."""
     after = cursors.decode(cursor, count=1)[1][0] if cursor else 0
-    watches = Watch.objects.filter(app=app_of(request), pk__gt=after).select_related("repository")
+    watches = Watch.objects.filter(app=app_of(request), pk__gt=after).select_related("app", "repository")
     if status:
         watches = watches.filter(status=status)
     page = list(watches.order_by("pk")[: limit + 1])
-    known, parked = _known_snapshots(page), _count_parked(page)
+    known, acknowledged, parked = _known_snapshots(page), count_acknowledged(page), count_parked(page)
     return {
         "repositories": [
-            RepositoryState.of_watch(watch, known.get(watch.pk), parked.get(watch.pk, 0)) for watch in page[:limit]
+            RepositoryState.of_watch(watch, known.get(watch.pk), acknowledged[watch.pk], parked.get(watch.pk, 0))
+            for watch in page[:limit]
         ],
         "next_cursor": cursors.encode("watches", page[limit - 1].pk) if len(page) > limit else None,
     }
@@ -211,13 +220,9 @@ def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
     """One watched repository: how far Docora is, how far the app is, and what went wrong last."""
     watch = watch_to_show(app_of(request), repository_id)
     known = _known_snapshots([watch]).get(watch.pk)
-    state = RepositoryState.of_watch(watch, known, watch.parked.count())
+    acknowledged = count_acknowledged([watch])[watch.pk]
+    state = RepositoryState.of_watch(watch, known, acknowledged, watch.parked.count())
     return {**state.model_dump(), "left_out": known.left_out if known else []}
-
-
-def _count_parked(watches: list[Watch]) -> dict[int, int]:
-    parked = Parked.objects.filter(watch__in=[watch.pk for watch in watches]).order_by()
-    return dict(parked.values_list("watch").annotate(Count("pk")))
 
 
 def _known_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
@@ -257,7 +262,9 @@ def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> S
         with seats.calling(app):
             if not watches.is_watching(app, url, body.branch or ""):
                 rate.spend_for_new_watch(app)
-            return Status(201, WatchedRepository.of(watches.watch(app, url, **options)))
+            made = WatchedRepository.of(watches.watch(app, url, **options))
+        response["Location"] = f"{request.path.rstrip('/')}/{made.repository_id}"
+        return Status(201, made)
     question = dry_run.Question.of(app, url, **options)
     with seats.calling(app):
         if not dry_run.is_under_way(question):

@@ -14,7 +14,6 @@ from rq.serializers import JSONSerializer
 from docora.api import repositories as endpoints
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from repositories.base import queue
-from repositories.git import clones
 from repositories.models import Repository
 from snapshots import dry_run
 from tests.support.api import Api
@@ -43,7 +42,7 @@ def test_a_new_repository_is_counted_by_a_worker_and_leaves_nothing(
     sizes = [len(content) for path, content in remote.files().items() if path != "logo.png"]
     assert answer.json() == {"commit_sha": remote.tip(), "files": 2, "bytes": sum(sizes)}
     assert not Repository.objects.exists()
-    assert not clones.path_of("@dry-run").exists()
+    assert not (settings.REPOS_BASE_PATH / "@dry-run").exists()
 
 
 def test_a_known_repository_is_counted_without_another_clone(

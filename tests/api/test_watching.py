@@ -31,6 +31,8 @@ def test_watching_answers_what_is_watched(alice_api: Api, remote: HostedReposito
         "owner": "acme",
         "name": "handbook",
         "is_private": False,
+        "status": "pending_snapshot",
+        "app_state": "enabled",
     }
     assert repository.public_id.startswith("repo_")
     assert len(repository.public_id) == len("repo_") + 24

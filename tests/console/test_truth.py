@@ -81,6 +81,8 @@ def test_an_app_that_refused_every_file_has_none(
         watch = watches.watch(alice_app, remote.url)
         work()
     assert not alice.files
+    shown = Api(accounts.rotate_bearer_token(alice_app)).get(f"/api/repositories/{watch.repository.public_id}").json()
+    assert (shown["files"], shown["acknowledged"], shown["parked"]) == (3, 0, 3)
     for shown in (page(admin, "repositories_watch_changelist"), page(admin, "repositories_watch_change", watch.pk)):
         assert "0 of 3, 3 parked" in shown
         assert 'dc-warn">0 of 3' in shown
@@ -121,6 +123,16 @@ class TestDisabledApp:
         assert "is disabled: nothing is sent until it is enabled" in answer.content.decode()
         work()
         assert len(alice.requests) == before
+
+    def test_the_api_says_so_also_of_a_new_watch(self, watch: Watch, git_host: GitHost) -> None:
+        api = Api(accounts.rotate_bearer_token(watch.app))
+        listed = api.get("/api/repositories").json()["repositories"]
+        assert [(each["app_state"], each["status"]) for each in listed] == [("disabled", "failed")]
+        other = git_host.create("acme/other")
+        other.commit({"a.md": "a"})
+        made = api.watch(other.url)
+        assert (made.status_code, made.json()["app_state"]) == (201, "disabled")
+        assert api.get(made["Location"]).json()["repository_id"] == made.json()["repository_id"]
 
     def test_the_api_refuses_too(self, watch: Watch) -> None:
         api = Api(accounts.rotate_bearer_token(watch.app))
