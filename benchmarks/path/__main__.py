@@ -78,13 +78,12 @@ def _chosen(patterns: list[str], sizes: Sizes) -> dict[str, Row]:
 
 def _run(folder: Path, rows: dict[str, Row], sizes: Sizes, options: argparse.Namespace) -> Iterator[Result]:
     (folder / "templates").mkdir()
-    postgres = Postgres(folder / "postgresql")
+    postgres = Postgres(folder / "server")
     for database in _DATABASES if options.database == "both" else (options.database,):
         bench = Bench(
             folder / database,
             folder / "templates",
-            database=database,
-            postgres=postgres,
+            postgres=postgres if database == "postgresql" else None,
             sizes=sizes,
             patience=options.patience,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.path import reference, remote, usage
+from benchmarks.path import reference, remote
 from benchmarks.path.postgres import Postgres
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Remote, Shape
@@ -83,11 +83,11 @@ class Synced:
 
 class Bench:
     def __init__(
-        self, folder: Path, templates: Path, *, database: str, postgres: Postgres, sizes: Sizes, patience: float
+        self, folder: Path, templates: Path, *, postgres: Postgres | None, sizes: Sizes, patience: float
     ) -> None:
         folder.mkdir()
         self._folder, self.templates = folder, templates
-        self._database, self._postgres = database, postgres
+        self._postgres = postgres
         self.sizes = sizes
         # Seconds that one change may take before its row gives up; a first sync gets five times as long.
         self.patience = patience
@@ -113,8 +113,8 @@ class Bench:
     def stage(self, **settings: str) -> Iterator[Stage]:
         """A service with nothing in it, alone on the machine."""
         self.close()
-        url = self._postgres.create_database() if self._database == "postgresql" else ""
-        with Stage(self._folder / str(next(self._numbers)), database_url=url, settings=settings) as stage:
+        folder = self._folder / str(next(self._numbers))
+        with Stage(folder, postgres=self._postgres, settings=settings) as stage:
             try:
                 yield stage
             finally:
@@ -146,13 +146,13 @@ class Bench:
     def sync(self, stage: Stage, repository: Remote, app_name: str) -> Synced:
         """The first sync, beside bare git and the bare client; what the receiver has is compared with what git has."""
         app, tip, count = stage.onboard(app_name), repository.tip, len(repository.paths())
-        busy = usage.cpu_seconds(stage.service.pid)
+        busy = stage.cpu_seconds()
         started = time.monotonic()
         watch = stage.watch(app, repository)
         registered = time.monotonic()
         told = stage.told(watch, tip, paths=count, seconds=5 * self.patience)
         stage.wait_until_synced(watch, tip)
-        busy = usage.cpu_seconds(stage.service.pid) - busy
+        busy = stage.cpu_seconds() - busy
         clone = BareClone(stage.folder / f"bare-{next(self._numbers)}", repository.url)
         fetched = clone.fetch(tip)
         read, hashes = clone.read_and_hash()

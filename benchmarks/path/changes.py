@@ -53,11 +53,11 @@ def _change_once(synced: Synced, number: int, patience: float) -> _OneChange:
     time.sleep(PAUSE)
     # In turns, so that neither always finds the server's caches warm.
     bare = _bare(synced.clone, commit) if number % 2 else None
-    busy = usage.cpu_seconds(stage.service.pid)
+    busy = stage.cpu_seconds()
     begun = stage.look(watch)
     told = stage.told(watch, commit, paths=1, seconds=patience)
     time.sleep(_SETTLING)
-    busy = usage.cpu_seconds(stage.service.pid) - busy
+    busy = stage.cpu_seconds() - busy
     bare = bare or _bare(synced.clone, commit)
     stage.wait_until_synced(watch, commit)
     synced.known = commit

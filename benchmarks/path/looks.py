@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from benchmarks.path import reference, usage
+from benchmarks.path import reference
 from benchmarks.path.bench import Bench
 from benchmarks.path.report import Outcome
 from benchmarks.path.stage import NotDelivered, Stage
@@ -46,7 +46,7 @@ def _measure_looks(bench: Bench) -> _Looks:
         found = [_looks_once(stage, count, bench.patience) for _ in range(3)]
         bare = reference.bare_looks([f"{repository.url}-{number}" for number in range(count)] * 3)
     rates, work = zip(*found, strict=True)
-    detail = f"all processes with git's children; idle, they take {idle * 1000:.0f} ms a second"
+    detail = f"with git's children and the database server; idle, all take {idle * 1000:.0f} ms a second"
     return _Looks(median(rates), median(work), bare, detail)
 
 
@@ -69,6 +69,6 @@ def _looks_once(stage: Stage, count: int, patience: float) -> tuple[float, float
 
 
 def _cpu_while(stage: Stage, action: Callable[[], None]) -> float:
-    before = usage.cpu_seconds(stage.service.pid)
+    before = stage.cpu_seconds()
     action()
-    return usage.cpu_seconds(stage.service.pid) - before
+    return stage.cpu_seconds() - before

@@ -4,7 +4,7 @@ import time
 from functools import partial
 from statistics import median
 
-from benchmarks.path import reference, remote, usage
+from benchmarks.path import reference, remote
 from benchmarks.path.bench import Bench
 from benchmarks.path.changes import PAUSE, ask_and_fetch
 from benchmarks.path.reference import BareClone
@@ -56,14 +56,14 @@ def _many_files(bench: Bench, stage: Stage, watches: list[Watch]) -> Outcome:
         files = remote.texts(bench.sizes.files_for_each, 4_000, seed=number)
         commits = {there.name: there.commit(files) for there in repositories}
         time.sleep(PAUSE)
-        busy = usage.cpu_seconds(stage.service.pid)
+        busy = stage.cpu_seconds()
         begun = stage.look(*watches)
         ends = [
             stage.told(watch, commits[watch.remote.name], paths=len(files), seconds=2 * bench.patience).last_at
             for watch in watches
         ]
         ours.append(max(ends) - begun)
-        cpu.append(usage.cpu_seconds(stage.service.pid) - busy)
+        cpu.append(stage.cpu_seconds() - busy)
         for watch in watches:
             stage.wait_until_synced(watch, commits[watch.remote.name])
         bare.append(_bare_many_files(stage, watches, clones, commits, frozenset(files)))

