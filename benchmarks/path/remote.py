@@ -93,7 +93,8 @@ def _import(path: Path, files: Files, *, parent: str = "") -> str:
             stream.write(b'M 100644 inline "%s"\ndata %d\n%s\n' % (name.encode(), len(content), content))
         stream.write(b"\nget-mark :1\ndone\n")
         stream.seek(0)
-        command = ["git", "fast-import", "--quiet", "--force", "--date-format=raw"]
+        # Without deltas: chains of them between files that have nothing to do with each other are slow to read.
+        command = ["git", "fast-import", "--quiet", "--force", "--date-format=raw", "--depth=0"]
         done = subprocess.run(
             command, cwd=path, env=GIT_ENVIRONMENT, stdin=stream, stdout=subprocess.PIPE, check=True, timeout=600
         )
