@@ -36,7 +36,7 @@ demo: $(VENV)/.runtime ## the whole story in a terminal, by itself, in under a m
 test: $(VENV)/.dev ## the whole test suite, on SQLite and on PostgreSQL
 	@for database in $(DATABASES); do echo "On $$database:"; TEST_DATABASE=$$database $(PYTEST) || exit 1; done
 
-check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements
+check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked requirements and their known flaws
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,6 +47,7 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	@$(COMPILE) --group dev -c $(VENV)/requirements.txt -o $(VENV)/requirements-dev.txt
 	@for file in requirements.txt requirements-dev.txt; do \
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
+	@$(BIN)/python .ci/audit
 
 bench: bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
 

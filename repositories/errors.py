@@ -263,7 +263,7 @@ class Busy(DocoraError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lock, as the holder itself said when it took it."""
+    """The holder of a lock, as it described itself when it took it."""
 
     job_id: str
     host: str

@@ -36,7 +36,7 @@ class GuardedQueueAdmin(_QueueAdmin):
 
 
 def _may_look(request: HttpRequest) -> bool:
-    """Who has a role; django-rq has no permission for it."""
+    """Everybody with a role; django-rq has no permission for it."""
     return request.user.has_perm("repositories.view_watch")
 
 

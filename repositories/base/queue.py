@@ -170,9 +170,9 @@ def _create(message: _Message) -> None:
 
 
 def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
-    """Who asks now does not wait for the end of a pause that a failure has made."""
+    """A new request ends the pause that a failure has made: the job is queued at once."""
     job = _fetch(job_id)
-    # Who takes it off the list of later jobs is the one to queue it.
+    # Several processes may try this; only the one that removed it from the scheduled jobs queues it.
     if job and target.scheduled_job_registry.remove(job):
         target.enqueue_job(job, at_front=first)
 

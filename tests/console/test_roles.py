@@ -1,4 +1,4 @@
-"""Who may do what in the admin: every page and every operation, by role."""
+"""What each role may do in the admin: every page and every operation."""
 
 import html
 import re

@@ -36,7 +36,7 @@ def worker(cast: Cast) -> BaseProcess:
 
 
 def horses(cast: Cast, count: int) -> list[int]:
-    """Who has done the jobs, once so many are done and the worker waits for more."""
+    """The processes that have done the jobs, once so many are done and the worker waits for more."""
     cast.until(lambda: len(cast.journal.read_text().split()) == count if cast.journal.exists() else False)
     cast.until(lambda: cast.server.scard("rq:workers") == 1)
     (name,) = cast.server.smembers("rq:workers")

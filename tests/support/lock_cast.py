@@ -37,7 +37,7 @@ OK, LOST, TIMED_OUT = 0, 10, 11
 
 @dataclass
 class Cast:
-    """Who takes part in one test, and what they have written down."""
+    """The processes of one test, and what they have written down."""
 
     folder: Path
     server: redis.Redis

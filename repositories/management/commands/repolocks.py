@@ -1,4 +1,4 @@
-"""Who holds which repository, for the operator."""
+"""Lists which job holds which repository, for the operator."""
 
 import json
 import os

@@ -348,7 +348,7 @@ class TestMany:
             assert client.unanswered == 1
 
     def test_the_time_in_which_nobody_asks_for_answers_is_not_the_endpoints(self) -> None:
-        """Who writes to a busy database meanwhile must not take it for slow."""
+        """The time in which the run waits for a busy database does not count as the endpoint being slow."""
         with (
             Receiver(webhook_key=KEY, app_id="app_1") as receiver,
             WebhookClient[Message](app_at(receiver.url, lanes=4), timeout=1) as client,
