@@ -89,13 +89,14 @@ def test_a_delivery_that_is_killed_fifty_times_misses_nothing(tmp_path: Path) ->
         remote.commit(_files(rounds))
         receiver.faults.put(ReceiverFault(delay=0.005))
         repository_id = stage.watch(token, remote)
-        kills: list[int] = []
+        kills: list[tuple[int, int]] = []
         while len(kills) < KILLS:
             before = len(receiver.requests)
             wait_until(lambda before=before: len(receiver.requests) > before + 10, "it delivers")  # type: ignore[misc]
             time.sleep(random.uniform(0, 0.15))  # noqa: S311
+            before = len(receiver.requests)
             if _kill(stage, with_its_worker=len(kills) in KILLS_OF_WORKERS):
-                kills.append(len(receiver.requests))
+                kills.append((before, len(receiver.requests)))
             if receiver.files_of(repository_id) == remote.files():
                 rounds += 1
                 remote.commit(_files(rounds))
@@ -109,7 +110,7 @@ def _files(rounds: int) -> dict[str, str]:
 
 
 def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
-    """Kill the process that delivers, as the lock names it, or its worker, which takes it along."""
+    """Kill the process that delivers, as the lock names it, or its worker, which takes it along; wait for its end."""
     redis = stage.service.redis()
     for key in redis.scan_iter("docora:repo-lock:{delivery:*}"):
         token = redis.hget(key, "token")
@@ -120,15 +121,23 @@ def _kill(stage: Stage, *, with_its_worker: bool) -> bool:
             worker = horse.parent()
             if worker and worker.name().startswith("deliveries-"):
                 (worker if with_its_worker else horse).kill()
+                _wait_for_end(horse)
                 return True
     return False
 
 
-def _assert_repeats_were_under_way(message_ids: list[str], kills: list[int]) -> None:
+def _wait_for_end(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
+
+
+def _assert_repeats_were_under_way(message_ids: list[str], kills: list[tuple[int, int]]) -> None:
+    """A kill is known by how many requests had arrived before it, and when the process had ended."""
     last_seen: dict[str, int] = {}
     for index, message_id in enumerate(message_ids):
         if message_id in last_seen:
             earlier = last_seen[message_id]
-            # Eight more may have been in the sockets when the kill was counted.
-            assert any(earlier < kill + 8 and kill - earlier <= UNDER_WAY for kill in kills), (earlier, index)
+            # Eight more may have been in the sockets when the process ended.
+            assert any(before - UNDER_WAY <= earlier < after + 8 for before, after in kills), (earlier, index)
         last_seen[message_id] = index
