@@ -136,6 +136,9 @@ class Repository(models.Model):
         default=False, editable=False, help_text="The clone lacks something; made anew at the next look."
     )
     next_check_at = models.DateTimeField(default=timezone.now, editable=False)
+    noticed_at = models.DateTimeField(
+        null=True, editable=False, help_text="A change was noticed at this time, and no look has dealt with it yet."
+    )
     last_checked_at = models.DateTimeField(null=True, editable=False)
 
     consecutive_failures = models.PositiveIntegerField(default=0, editable=False)

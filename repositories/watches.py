@@ -115,6 +115,11 @@ def ask_for_snapshot(repository: Repository) -> None:
         request_snapshot(repository)
 
 
+def notice_change(repository: Repository) -> None:
+    """The repository seems to have changed. The snapshot of the next look is dated by the first notice before it."""
+    Repository.objects.filter(pk=repository.pk, noticed_at=None).update(noticed_at=timezone.now())
+
+
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
     messages.take_snapshot(repository.pk, planned=planned)
 

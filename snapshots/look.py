@@ -66,10 +66,17 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     if seen is None:
         return None  # every token was refused: that counts against the watches, not against the repository
     circuit.count_success(repository)
+    _forget_notice(repository)
     access.recheck_refused_tokens(repository)
     watch_state.settle(repository.watches.all(), is_empty=seen.tip is None)
     request_deliveries(repository)
     return None
+
+
+def _forget_notice(repository: Repository) -> None:
+    """Not a notice that came during this look: it may be of the next commit."""
+    if repository.noticed_at:
+        Repository.objects.filter(pk=repository.pk, noticed_at=repository.noticed_at).update(noticed_at=None)
 
 
 def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -> Seen | None:
@@ -78,6 +85,8 @@ def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -
         try:
             if seen.tip and (seen.tip.sha != repository.commit_sha or repository.needs_repair):
                 _fetch_and_write(repository, seen, seen.tip, job_id, progress)
+            elif seen.tip and seen.tip.branch != repository.branch:
+                manifest.note_branch(repository, seen.tip.branch)
         except AccessDenied as error:
             access.blame(seen.watches, error)
         else:
@@ -87,6 +96,7 @@ def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -
 
 def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, progress: Progress) -> None:
     """Only the fetch needs the lock; the pinned commit is read without it."""
+    noticed_at = repository.noticed_at or timezone.now()
     with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         watch_state.begin(repository.watches.all())
@@ -94,7 +104,15 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, 
     if fetched is None:
         return
     try:
-        manifest.write(repository.pk, fetched.sha, branch=fetched.branch, fence=held.fence, on_progress=progress.hashed)
+        manifest.write(
+            repository.pk,
+            fetched.sha,
+            branch=fetched.branch,
+            fence=held.fence,
+            noticed_at=noticed_at,
+            fetched_at=timezone.now(),
+            on_progress=progress.hashed,
+        )
     except CloneDamaged:
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise

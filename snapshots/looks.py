@@ -28,7 +28,7 @@ from repositories.errors import InvalidUrl
 from repositories.git.clones import Remote
 from repositories.git.ls_refs import Answer, Host
 from repositories.models import Repository, Watch, WatchStatus
-from repositories.watches import request_snapshot
+from repositories.watches import notice_change, request_snapshot
 from snapshots import manifest
 
 log = logging.getLogger("docora.looks")
@@ -133,8 +133,10 @@ class Looks:
         self._in_hand.difference_update(look for look, _ in answered)
         _note_unchanged([look for look, answer in answered if answer.is_unchanged], since)
         _put_off({look: answer.rest for look, answer in answered if answer.rest})
-        differing = [look for look, answer in answered if not answer.is_unchanged and not answer.rest]
-        for look in differing:
+        differing = [(look, answer) for look, answer in answered if not answer.is_unchanged and not answer.rest]
+        for look, answer in differing:
+            if answer.is_changed:
+                notice_change(look.repository)
             request_snapshot(look.repository, planned=True)
         return len(differing)
 
@@ -161,7 +163,8 @@ class Looks:
 
     async def _ask_about(self, look: _Look, line: _Line) -> None:
         line.host = line.host or Host(look.remote.url)
-        answer = await line.host.ask(look.remote, look.repository.ref, known=look.repository.commit_sha)
+        repository = look.repository
+        answer = await line.host.ask(look.remote, repository.ref, known=repository.commit_sha, branch=repository.branch)
         self._answered.append((look, answer))
         if answer.rest:
             self._answered += [(waiting, answer) for waiting in line.waiting]

@@ -84,7 +84,14 @@ class _Difference:
 
 
 def write(
-    repository_id: int, commit: str, *, branch: str, fence: int, on_progress: Callable[[int, int], None] | None = None
+    repository_id: int,
+    commit: str,
+    *,
+    branch: str,
+    fence: int,
+    noticed_at: datetime | None = None,
+    fetched_at: datetime | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> bool:
     """Write down the pinned commit; False if a newer fetch has been written, or the repository is gone."""
     while repository := Repository.objects.filter(pk=repository_id, fence__lt=fence).first():
@@ -94,10 +101,18 @@ def write(
         with transaction.atomic():
             base = Repository.objects.select_for_update().filter(pk=repository_id, sequence=repository.sequence)
             if base.exists():
-                _store(repository, Snapshot(commit_sha=commit, branch=branch), fence, difference, digests)
+                snapshot = Snapshot(commit_sha=commit, branch=branch, noticed_at=noticed_at, fetched_at=fetched_at)
+                _store(repository, snapshot, fence, difference, digests)
                 return True
     log.info("Dropped the snapshot of repository %s at %s: it was overtaken", repository_id, commit)
     return False
+
+
+def note_branch(repository: Repository, branch: str) -> None:
+    """The ref stands for another branch now, at the commit that is known."""
+    with transaction.atomic():
+        if Repository.objects.filter(pk=repository.pk, sequence=repository.sequence).update(branch=branch):
+            Snapshot.objects.filter(repository=repository, sequence=repository.sequence).update(branch=branch)
 
 
 def _nobody_listens(done: int, total: int) -> None:

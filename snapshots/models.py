@@ -32,6 +32,8 @@ class Snapshot(models.Model):
     updated = models.PositiveIntegerField(default=0)
     deleted = models.PositiveIntegerField(default=0)
     left_out = models.JSONField(default=list, help_text="What is not delivered of this commit, and why.")
+    noticed_at = models.DateTimeField(null=True, help_text="When Docora noticed the change: by a look, or by a hint.")
+    fetched_at = models.DateTimeField(null=True)
     taken_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

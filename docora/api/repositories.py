@@ -129,7 +129,8 @@ class Circuit(Schema):
 class RepositoryState(WatchedRepository):
     """A watched repository: what was asked for, what Docora has of it, what the app has of it."""
 
-    branch: str | None
+    branch: str | None = Field(description="What was asked for; nothing: the remote's default branch.")
+    ref_name: str | None = Field(description="The branch or tag that this stands for now, as in the webhooks.")
     include: list[str]
     exclude: list[str]
     max_file_size: int | None
@@ -152,6 +153,7 @@ class RepositoryState(WatchedRepository):
         return cls(
             **identity(watch),
             branch=repository.ref or None,
+            ref_name=(known.branch or None) if known else None,
             include=watch.include,
             exclude=watch.exclude,
             max_file_size=watch.max_file_size,

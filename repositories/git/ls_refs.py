@@ -28,6 +28,8 @@ _REMEMBERED = 600.0
 # After a 429 that does not say for how long.
 _USUAL_REST = 60.0
 _HEADERS = {"User-Agent": "git/2 (Docora)", "Git-Protocol": "version=2", "Accept-Encoding": "identity"}
+# Under this name, which no ref can have, `refs_in` keeps the ref that HEAD stands for.
+_DEFAULT_BRANCH = "HEAD -> "
 _SIZE = re.compile(rb"[0-9a-fA-F]{4}")
 _REF = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) ([^\x00-\x20\x7f]+)((?: [a-z-]+:[^\x00-\x20\x7f]+)*)")
 
@@ -44,9 +46,11 @@ class _RestWanted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`rest`: for so many seconds the host does not want to be asked for anything."""
+    """Neither unchanged nor changed: not understood. `rest`: for so many seconds the host does not want to be asked
+    for anything."""
 
     is_unchanged: bool = False
+    is_changed: bool = False
     rest: float = 0.0
 
 
@@ -73,8 +77,8 @@ class Host:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, remote: Remote, ref: str, *, known: str) -> Answer:
-        """Whether the tip of ref (empty: the default branch) is still the known one."""
+    async def ask(self, remote: Remote, ref: str, *, known: str, branch: str = "") -> Answer:
+        """Whether the tip of ref (empty: the default branch, whose known name is `branch`) is still the known one."""
         try:
             async with asyncio.timeout(settings.GIT_ASK_TIMEOUT):
                 refs = await self._list_refs(remote, ref, _object_format(known))
@@ -84,7 +88,11 @@ class Host:
             # The error may quote the host, and the host may quote the request.
             log.debug("%s is left to git: %s %s", remote.url, type(error).__name__, remote.redact(str(error)[:1000]))
             return Answer()
-        return Answer(is_unchanged=tip_of(ref, refs) == known)
+        tip = tip_of(ref, refs)
+        renamed = (
+            not ref and bool(branch) and refs.get(_DEFAULT_BRANCH, f"refs/heads/{branch}") != f"refs/heads/{branch}"
+        )
+        return Answer(is_unchanged=tip == known and not renamed, is_changed=tip not in (known, None))
 
     async def _list_refs(self, remote: Remote, ref: str, object_format: str) -> dict[str, str]:
         clock = asyncio.get_running_loop()
@@ -164,6 +172,8 @@ def refs_in(result: bytes) -> dict[str, str]:
             key, _, value = attribute.partition(":")
             if key == "peeled":
                 refs[f"{name}^{{}}"] = value
+            elif key == "symref-target" and name == "HEAD":
+                refs[_DEFAULT_BRANCH] = value
     return refs
 
 

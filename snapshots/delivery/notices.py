@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -24,9 +25,9 @@ from repositories.base import queue
 from repositories.errors import with_code
 from repositories.models import App, Repository, Watch
 from snapshots.delivery import endpoint
-from snapshots.delivery.payloads import describe, iso, serialise
+from snapshots.delivery.payloads import describe, iso, origin, serialise
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
-from snapshots.models import Delivery
+from snapshots.models import Delivery, Snapshot
 
 log = logging.getLogger("docora.delivery")
 
@@ -166,14 +167,15 @@ def _failure(watch: Watch) -> _Notice | None:
     failures = repository.consecutive_failures
     often = "" if failures == 1 else f" {failures} times in a row"
     message = f"The repository could not be read{often}: {reason}."
-    return _Notice(event=SYNC_FAILED, payload=_failed(watch, message, "open"), occasion=iso(until))
+    payload = _failed(watch, message, "open", noticed_at=repository.last_checked_at)
+    return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(until))
 
 
 def _refusal(watch: Watch) -> _Notice | None:
     if watch.access_denied_at is None:
         return None
-    occasion = iso(watch.access_denied_at)
-    return _Notice(event=SYNC_FAILED, payload=_failed(watch, _REFUSED, "closed"), occasion=occasion)
+    payload = _failed(watch, _REFUSED, "closed", noticed_at=watch.access_denied_at)
+    return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(watch.access_denied_at))
 
 
 def _recovery(watch: Watch) -> _Notice | None:
@@ -185,11 +187,12 @@ def _recovery(watch: Watch) -> _Notice | None:
         "repository": describe(repository),
         "circuit_breaker": _circuit(repository, "closed"),
         "timestamp": iso(timezone.now()),
+        **origin(_branch(watch), repository.last_checked_at),
     }
     return _Notice(event=SYNC_RECOVERED, payload=payload, occasion=f"{repository.last_checked_at}")
 
 
-def _failed(watch: Watch, message: str, circuit: str) -> dict[str, Any]:
+def _failed(watch: Watch, message: str, circuit: str, *, noticed_at: datetime | None) -> dict[str, Any]:
     return {
         "event": SYNC_FAILED,
         "repository": describe(watch.repository),
@@ -197,7 +200,14 @@ def _failed(watch: Watch, message: str, circuit: str) -> dict[str, Any]:
         "circuit_breaker": _circuit(watch.repository, circuit),
         "retry_count": watch.retry_count,
         "timestamp": iso(timezone.now()),
+        **origin(_branch(watch), noticed_at),
     }
+
+
+def _branch(watch: Watch) -> str:
+    """At the snapshot that the app has: a newer one may be what only another app's token can read."""
+    has = Snapshot.objects.filter(repository=watch.repository_id, sequence=watch.synced_sequence)
+    return has.values_list("branch", flat=True).first() or watch.repository.ref
 
 
 def _circuit(repository: Repository, status: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from repositories.models import Repository
 from snapshots.changes import Change, Event
+from snapshots.models import Snapshot
 from snapshots.paths import GitPath
 
 
@@ -37,15 +38,26 @@ def describe(repository: Repository) -> dict[str, str]:
     }
 
 
+def origin(branch: str, noticed: datetime | None) -> dict[str, str | None]:
+    """The end of every payload about a repository. Receivers rely on the order of the keys before it."""
+    return {"ref_name": branch or None, "noticed_at": iso(noticed) if noticed else None}
+
+
+def noticed_at(snapshot: Snapshot) -> datetime:
+    """Of a snapshot from before Docora kept that, when it was taken."""
+    return snapshot.noticed_at or snapshot.taken_at
+
+
 class Bodies:
     """The bodies that tell one app about changes at one commit."""
 
     def __init__(
-        self, repository: Repository, commit_sha: str, *, at: datetime | None = None, transfer: str = ""
+        self, repository: Repository, snapshot: Snapshot, *, at: datetime | None = None, transfer: str = ""
     ) -> None:
         """`at` and `transfer` stand for an attempt in the past: its time, and the id of its pieces."""
         self._repository = describe(repository)
-        self._commit_sha = commit_sha
+        self._commit_sha = snapshot.commit_sha
+        self._origin = origin(snapshot.branch, noticed_at(snapshot))
         self._at = at
         self._transfer = transfer
 
@@ -90,6 +102,7 @@ class Bodies:
                 **previous,
                 "commit_sha": self._commit_sha,
                 "timestamp": iso(self._at or timezone.now()),
+                **self._origin,
             }
         )
 

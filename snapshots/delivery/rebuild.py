@@ -8,7 +8,7 @@ from repositories.errors import DocoraError
 from repositories.git import clones
 from snapshots.changes import Change, Event
 from snapshots.delivery.payloads import Bodies
-from snapshots.models import Delivery, File, FileVersion
+from snapshots.models import Delivery, File, FileVersion, Snapshot
 
 _SHOWN = 64 * 1024
 
@@ -64,12 +64,19 @@ def body_of(delivery: Delivery) -> Rebuilt:
 
 def _build(delivery: Delivery, change: Change) -> bytes:
     """The piece that was sent, of a file that went in pieces. Its `chunk.id` was random and is not kept."""
-    bodies = Bodies(delivery.watch.repository, delivery.commit_sha, at=delivery.attempted_at, transfer="(not kept)")
+    bodies = Bodies(delivery.watch.repository, _snapshot(delivery), at=delivery.attempted_at, transfer="(not kept)")
     if not change.blob:
         return next(bodies.of(change, ()))
     with clones.open_blobs(delivery.watch.repository.clone_key) as blobs:
         content: Iterator[bytes] = next(blobs.contents([change.blob]))
         return next(islice(bodies.of(change, content), max(0, delivery.piece - 1), None))
+
+
+def _snapshot(delivery: Delivery) -> Snapshot:
+    """The newest of its commit before the attempt; without branch and times if it is not known any more."""
+    taken = Snapshot.objects.filter(repository=delivery.watch.repository_id, commit_sha=delivery.commit_sha)
+    found = taken.filter(taken_at__lte=delivery.attempted_at).order_by("sequence").last()
+    return found or Snapshot(commit_sha=delivery.commit_sha, taken_at=delivery.attempted_at)
 
 
 def _version(delivery: Delivery, file: File) -> FileVersion | None:

@@ -140,7 +140,7 @@ class Run:
         self._client = client
         self._blobs = blobs
         self._held = held
-        self._bodies = Bodies(watch.repository, snapshot.commit_sha)
+        self._bodies = Bodies(watch.repository, snapshot)
         self._window = _Window(watch.app.max_in_flight)
         self._budget = budget
         self._ends_at = time.monotonic() + budget

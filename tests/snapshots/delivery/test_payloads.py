@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 import subprocess
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,12 @@ from repositories import accounts, watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.changes import Change, Event
 from snapshots.delivery.payloads import Bodies, serialise
+from snapshots.models import Snapshot
 from snapshots.paths import GitPath
 from tests.conftest import ALICE_KEY
 from tests.support.worker import Work
+
+NOTICED = datetime(2026, 1, 31, 9, 29, 59, 123456, tzinfo=UTC)
 
 AWKWARD: dict[str, str | bytes] = {
     "empty.txt": b"",
@@ -61,7 +64,10 @@ def refused_by_node(requests: list[ReceivedRequest], key: str) -> list[int]:
 
 @pytest.fixture
 def bodies() -> Bodies:
-    return Bodies(Repository(public_id="repo_1", url="https://host/o/n", owner="o", name="n"), "c" * 40)
+    return Bodies(
+        Repository(public_id="repo_1", url="https://host/o/n", owner="o", name="n"),
+        Snapshot(commit_sha="c" * 40, branch="main", noticed_at=NOTICED),
+    )
 
 
 def change(event: Event = Event.CREATE, *, path: bytes = b"a.md", size: int = 0) -> Change:
@@ -73,7 +79,7 @@ def change(event: Event = Event.CREATE, *, path: bytes = b"a.md", size: int = 0)
 def test_a_create_has_its_keys_in_the_agreed_order(bodies: Bodies) -> None:
     (body,) = bodies.of(change(size=3), [b"abc"])
     payload = json.loads(body)
-    assert list(payload) == ["repository", "file", "commit_sha", "timestamp"]
+    assert list(payload) == ["repository", "file", "commit_sha", "timestamp", "ref_name", "noticed_at"]
     assert list(payload["repository"]) == ["repository_id", "github_url", "owner", "name"]
     assert list(payload["file"]) == ["path", "sha", "size", "content"]
     assert body.startswith(b'{"repository":{"repository_id":"repo_1",')
@@ -97,7 +103,7 @@ def test_a_body_is_what_javascript_prints(bodies: Bodies) -> None:
 def test_an_update_names_what_was_there_before(bodies: Bodies) -> None:
     (body,) = bodies.of(change(Event.UPDATE, size=1), [b"\xff"])
     payload = json.loads(body)
-    assert list(payload) == ["repository", "file", "previous_sha", "commit_sha", "timestamp"]
+    assert list(payload) == ["repository", "file", "previous_sha", "commit_sha", "timestamp", "ref_name", "noticed_at"]
     assert list(payload["file"]) == ["path", "sha", "size", "content", "content_encoding"]
     assert payload["previous_sha"] == "02" * 32
 
@@ -117,7 +123,7 @@ def test_a_path_that_is_not_utf8_is_there_in_full(bodies: Bodies) -> None:
 def test_pieces_join_to_the_file_whatever_their_size(content: bytes, size: int, cuts: int) -> None:
     from django.test import override_settings
 
-    bodies = Bodies(Repository(public_id="r", url="u", owner="o", name="n"), "c")
+    bodies = Bodies(Repository(public_id="r", url="u", owner="o", name="n"), Snapshot(commit_sha="c"))
     read = [content[start : start + cuts] for start in range(0, len(content), cuts)]
     with override_settings(BINARY_CHUNK_SIZE_BYTES=size, TEXT_CHUNK_THRESHOLD_BYTES=0):
         files = [json.loads(body)["file"] for body in bodies.of(change(size=len(content)), read)]
