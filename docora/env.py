@@ -26,6 +26,7 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {}
+_SHORTEST_SECRET = 16
 
 
 def _read(name: str, kind: str, parse: Callable[[str], T], default: T, meaning: str, shown: str) -> T:
@@ -46,6 +47,18 @@ def _text(name: str, default: str, meaning: str, *, kind: str = "text", shown: s
 
 def _secret(name: str, meaning: str, *, shown: str) -> str:
     return _text(name, "", meaning, shown=shown)
+
+
+def _long_secret(name: str, meaning: str) -> str:
+    kind = f"text of at least {_SHORTEST_SECRET} characters"
+
+    def parse(text: str) -> str:
+        if len(text) < _SHORTEST_SECRET:
+            # Not the value itself: it is a secret, even a wrong one.
+            raise ImproperlyConfigured(f"{name}: expected {kind}")
+        return text
+
+    return _read(name, kind, parse, "", meaning, "")
 
 
 def _path(name: str, default: Path, meaning: str, *, shown: str) -> Path:
@@ -229,6 +242,9 @@ NEW_WATCHES_PER_HOUR = _integer(
     least=0,
 )
 READY_JOB_AGE = _seconds("DOCORA_READY_JOB_AGE", 900, "/ready answers 503 when a job has been waiting for longer")
+METRICS_TOKEN = _long_secret(
+    "DOCORA_METRICS_TOKEN", "the bearer token with which Prometheus may read /metrics; without it there is no /metrics"
+)
 MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",

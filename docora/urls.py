@@ -6,6 +6,7 @@ from django.views.generic import RedirectView
 
 from docora import health
 from docora.api.mount import api, api_v1
+from docora.metrics.view import metrics
 
 admin.autodiscover()
 
@@ -14,6 +15,7 @@ urlpatterns = [
     path("health", health.health),
     path("version", health.version),
     path("ready", health.ready),
+    path("metrics", metrics),
     path("api/v1/", api_v1.urls),
     path("api/", api.urls),
     path("admin/", admin.site.urls),

@@ -157,7 +157,15 @@ class Repository(models.Model):
             # clone_key is computed from the normalised URL, so this is the unique URL + ref.
             models.UniqueConstraint(fields=["clone_key", "ref"], name="repository_unique_url_and_ref"),
         ]
-        indexes = [models.Index(fields=["next_check_at"], name="repository_due")]
+        indexes = [
+            models.Index(fields=["next_check_at"], name="repository_due"),
+            # Few rows are in it: counting the open circuits costs what is open.
+            models.Index(
+                fields=["circuit_open_until"],
+                condition=Q(circuit_open_until__isnull=False),
+                name="repository_circuit_open",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.owner}/{self.name}" + (f"@{self.ref}" if self.ref else "")

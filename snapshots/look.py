@@ -1,7 +1,9 @@
 """Look: ask the remote for its tip, fetch it under the lock, write the manifest, and request the deliveries."""
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +11,7 @@ from django.utils import timezone
 
 from repositories import access, circuit, timing, watch_state
 from repositories.access import Seen
+from repositories.base import counters
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
@@ -40,6 +43,15 @@ class Progress:
     hashed: Listener | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """Under which job a snapshot is taken, and who hears of it."""
+
+    job_id: str
+    progress: Progress
+    counts: counters.Counts
+
+
 class _Counted(DocoraError):
     """A failure that has been counted already, under the lock."""
 
@@ -57,20 +69,30 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     if repository is None or not circuit.claim_look(repository):
         return None
     timing.plan_next_look(repository, last_change=manifest.last_change(repository))
+    with counters.one_run() as counts:
+        started = time.monotonic()
+        outcome, pause = _look(repository, _Round(job_id=job_id, progress=progress, counts=counts))
+        counts.add(counters.LOOKS, "git", outcome)
+        counts.observe(counters.LOOK_SECONDS, time.monotonic() - started, "git")
+    return pause
+
+
+def _look(repository: Repository, this: _Round) -> tuple[str, float | None]:
+    """What came of it, and the seconds after which to try again, if any."""
     try:
-        seen = _bring_up_to_date(repository, job_id, progress)
+        seen = _bring_up_to_date(repository, this)
     except _Counted as failure:
-        return failure.pause
+        return "failed", failure.pause
     except _FAILURES as error:
-        return circuit.count_failure(repository, error)
+        return "failed", circuit.count_failure(repository, error)
     if seen is None:
-        return None  # every token was refused: that counts against the watches, not against the repository
+        return "refused", None  # every token: that counts against the watches, not against the repository
     circuit.count_success(repository)
     _forget_notice(repository)
     access.recheck_refused_tokens(repository)
     watch_state.settle(repository.watches.all(), is_empty=seen.tip is None)
     request_deliveries(repository)
-    return None
+    return "changed" if seen.tip and seen.tip.sha != repository.commit_sha else "unchanged", None
 
 
 def _forget_notice(repository: Repository) -> None:
@@ -79,12 +101,12 @@ def _forget_notice(repository: Repository) -> None:
         Repository.objects.filter(pk=repository.pk, noticed_at=repository.noticed_at).update(noticed_at=None)
 
 
-def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -> Seen | None:
+def _bring_up_to_date(repository: Repository, this: _Round) -> Seen | None:
     """With the first token that the remote accepts for looking and for fetching; None if there is none."""
     for seen in access.accepted_tokens(repository):
         try:
             if seen.tip and (seen.tip.sha != repository.commit_sha or repository.needs_repair):
-                _fetch_and_write(repository, seen, seen.tip, job_id, progress)
+                _fetch_and_write(repository, seen, seen.tip, this)
             elif seen.tip and seen.tip.branch != repository.branch:
                 manifest.note_branch(repository, seen.tip.branch)
         except AccessDenied as error:
@@ -94,32 +116,36 @@ def _bring_up_to_date(repository: Repository, job_id: str, progress: Progress) -
     return None
 
 
-def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, job_id: str, progress: Progress) -> None:
+def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, this: _Round) -> None:
     """Only the fetch needs the lock; the pinned commit is read without it."""
     noticed_at = repository.noticed_at or timezone.now()
-    with repo_lock(repository.clone_key, job_id=job_id) as held, fetch_slot(tip.url.address, job_id=job_id):
+    with (
+        repo_lock(repository.clone_key, job_id=this.job_id) as held,
+        fetch_slot(tip.url.address, job_id=this.job_id),
+    ):
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         watch_state.begin(repository.watches.all())
-        fetched = _fetch(repository, seen, tip, progress, held)
+        fetched = _fetch(repository, seen, tip, this, held)
     if fetched is None:
         return
     try:
-        manifest.write(
+        written = manifest.write(
             repository.pk,
             fetched.sha,
             branch=fetched.branch,
             fence=held.fence,
             noticed_at=noticed_at,
             fetched_at=timezone.now(),
-            on_progress=progress.hashed,
+            on_progress=this.progress.hashed,
         )
     except CloneDamaged:
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
+    this.counts.add(counters.SNAPSHOTS, by=int(written))
     timing.plan_next_look(repository, last_change=timezone.now())
 
 
-def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, held: HeldLock) -> Tip | None:
+def _fetch(repository: Repository, seen: Seen, tip: Tip, this: _Round, held: HeldLock) -> Tip | None:
     """The tip that is pinned now; None if the repository is gone, or another worker has fetched meanwhile."""
     others = {row.pk: row for row in Repository.objects.filter(clone_key=repository.clone_key)}
     current = others.pop(repository.pk, None)
@@ -131,7 +157,7 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, hel
         seen.remote,
         anew=current.needs_repair,
         also=[other.commit_sha for other in others.values() if other.commit_sha],
-        on_progress=progress.received,
+        on_progress=this.progress.received,
         held=held,
     )
     try:
@@ -139,12 +165,24 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, progress: Progress, hel
         newest = tip if current.fence == repository.fence else clones.look(seen.remote, repository.ref)
         if newest is None or (newest.sha == current.commit_sha and not current.needs_repair):
             return None
-        return _refresh_or_look_again(refresh, newest, seen, repository.ref)
+        with _timed(this.counts):
+            return _refresh_or_look_again(refresh, newest, seen, repository.ref)
     except AccessDenied:
         raise
     except GitError as error:
         # Counted before the next holder can succeed, so that failures and successes stay in order.
         raise _Counted(circuit.count_failure(repository, error, while_fetching=True)) from error
+
+
+@contextmanager
+def _timed(counts: counters.Counts) -> Iterator[None]:
+    started, outcome = time.monotonic(), "failed"
+    try:
+        yield
+        outcome = "ok"
+    finally:
+        counts.add(counters.FETCHES, outcome)
+        counts.observe(counters.FETCH_SECONDS, time.monotonic() - started)
 
 
 def _refresh_or_look_again(refresh: Callable[[Tip], None], tip: Tip, seen: Seen, ref: str) -> Tip | None:

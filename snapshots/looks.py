@@ -22,7 +22,7 @@ from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 
 from repositories import access, timing
-from repositories.base import queue
+from repositories.base import counters, queue
 from repositories.base.outgoing import PausingLoop
 from repositories.errors import InvalidUrl
 from repositories.git.clones import Remote
@@ -47,6 +47,8 @@ class _Look:
     remote: Remote
     watches: list[Watch]
     """Those whose token is used."""
+    seconds: float = 0.0
+    """How long the remote took to answer; 0 for a look that another one's answer has put off."""
 
 
 @dataclass(eq=False, slots=True)
@@ -138,6 +140,10 @@ class Looks:
             if answer.is_changed:
                 notice_change(look.repository)
             request_snapshot(look.repository, planned=True)
+        with counters.one_run() as counts:
+            for outcome, seconds in [(_outcome(answer), look.seconds) for look, answer in answered if look.seconds]:
+                counts.add(counters.LOOKS, "http", outcome)
+                counts.observe(counters.LOOK_SECONDS, seconds, "http")
         return len(differing)
 
     async def _ask(self, seconds: float) -> None:
@@ -163,8 +169,10 @@ class Looks:
 
     async def _ask_about(self, look: _Look, line: _Line) -> None:
         line.host = line.host or Host(look.remote.url)
+        asked = self._loop.time()
         repository = look.repository
         answer = await line.host.ask(look.remote, repository.ref, known=repository.commit_sha, branch=repository.branch)
+        look.seconds = self._loop.time() - asked
         self._answered.append((look, answer))
         if answer.rest:
             self._answered += [(waiting, answer) for waiting in line.waiting]
@@ -186,6 +194,12 @@ def _look_at(repository: Repository) -> _Look | None:
         with suppress(InvalidUrl):
             return _Look(repository=repository, remote=Remote(url=repository.remote, token=token), watches=watches)
     return None
+
+
+def _outcome(answer: Answer) -> str:
+    if answer.is_unchanged:
+        return "unchanged"
+    return "put-off" if answer.rest else "passed-on"
 
 
 def _may_be_asked(repository: Repository) -> bool:

@@ -17,7 +17,7 @@ from docora.demo.receiver import Receiver
 from docora.limits import rate
 from docora.processes import valkey as embedded
 from repositories import accounts, repo_lock, watches
-from repositories.base import queue
+from repositories.base import counters, queue
 from repositories.models import App, Watch
 from tests.support.api import Api
 from tests.support.browser import find_chromium
@@ -88,6 +88,7 @@ def put_fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
     rate.connection.cache_clear()
+    counters.connection.cache_clear()
     monkeypatch.setattr(rate, "_asked_again_at", 0.0)
     repo_lock.start_anew()
     return connect()
@@ -121,6 +122,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
     rate.connection.cache_clear()
+    counters.connection.cache_clear()
     with connect() as client:
         client.flushall()
         yield client

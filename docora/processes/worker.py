@@ -1,5 +1,6 @@
 """The RQ worker of every queue: it frees what a dead job held, and lets no job wait for a lock at its shutdown."""
 
+import contextlib
 import gc
 import logging
 import os
@@ -13,6 +14,7 @@ from rq import Worker as RqWorker
 from rq.job import Job
 
 from docora.processes import parent_death
+from repositories.base import disks
 from repositories.base.connections import ANONYMOUS
 from repositories.base.listed_job import ListedJob
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
@@ -40,6 +42,12 @@ class Worker(RqWorker):
         # A garbage collection in the fork of a job would copy every page of what is here now: exempt it.
         gc.collect()
         gc.freeze()
+
+    def run_maintenance_tasks(self) -> None:
+        """Every few seconds, between jobs."""
+        super().run_maintenance_tasks()
+        with contextlib.suppress(OSError, redis.RedisError):
+            disks.note(self.connection)
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         super().fork_work_horse(job, queue)

@@ -2,6 +2,7 @@
 
 import time
 
+import redis
 from django.conf import settings
 from rq import Worker
 
@@ -14,9 +15,9 @@ def note_tick() -> None:
     queue.connection().set(_LAST_TICK, time.time())
 
 
-def seconds_since_tick() -> float | None:
+def seconds_since_tick(connection: redis.Redis | None = None) -> float | None:
     """None: never, as far as Redis remembers."""
-    moment = queue.connection().get(_LAST_TICK)
+    moment = (connection or queue.connection()).get(_LAST_TICK)
     return None if moment is None else max(0.0, time.time() - float(moment))
 
 

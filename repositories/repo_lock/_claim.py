@@ -8,6 +8,7 @@ import time
 import redis
 from redis.client import PubSub
 
+from repositories.base import counters
 from repositories.errors import Holder, LockLostError, LockTimeoutError, name_of
 from repositories.repo_lock._held import HeldLock
 from repositories.repo_lock._lease import Lease, Watchdog, clock
@@ -71,6 +72,8 @@ class Claim:
         self._has_asked_to_leave = False
         self._ahead: Holder | None = None
         self._line: PubSub | None = None
+        self._waited: float | None = None
+        self._was_called = False
 
     def acquire(self, wait: float) -> HeldLock:
         # Registered before anything is sent, so that `abandon` can undo an acquire that is interrupted anywhere.
@@ -102,7 +105,24 @@ class Claim:
             self.held.lease.lose()
         elif self.held:
             log.debug("Job %s released lock on %s", self.job_id, self.key)
+        self._count(lost)
         return lost
+
+    def _count(self, lost: bool) -> None:
+        """After the release, so that the next holder does not wait for it; nothing for a lock that was free."""
+        counts, lock = counters.Counts(), _kind_of(self.key)
+        if self._waited:
+            counts.observe(counters.LOCK_WAIT_SECONDS, self._waited, lock)
+        if self._waited is not None:
+            counts.add(counters.LOCK_WAITS, lock, self._how_the_wait_ended())
+        if self.held and lost:
+            counts.add(counters.LOCKS_LOST, lock)
+        counts.write()
+
+    def _how_the_wait_ended(self) -> str:
+        if self.held:
+            return "handed-over" if self._was_called else "found-free"
+        return "gave-up" if self._waited else "did-not-wait"
 
     def _leave(self) -> bool:
         # The answer is known, and asking would only be a wait if the server is gone.
@@ -140,12 +160,19 @@ class Claim:
         if isinstance(answer, Granted):
             return answer
         if not wait:
+            self._waited = 0.0
             log.warning("Job %s did not wait for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
             raise LockTimeoutError(self.key, self._ahead, 0.0)
         return None
 
     def _wait(self, started: float, wait: float) -> Granted:
         log.warning("Job %s waiting for lock on %s, held by %s", self.job_id, self.key, name_of(self._ahead))
+        try:
+            return self._wait_in_line(started, wait)
+        finally:
+            self._waited = clock() - started
+
+    def _wait_in_line(self, started: float, wait: float) -> Granted:
         while True:
             try:
                 # Closed at the release: closing takes time, and the work inside of the lock is waiting.
@@ -191,7 +218,14 @@ class Claim:
         while (left := until - clock()) > 0 and not self._process.stopping:
             message = line.get_message(timeout=min(left, _NAP))
             if message and message["data"] == YOUR_TURN:
+                self._was_called = True
                 return
             if message:
                 # The waiter ahead has the turn now. If it is frozen, our turn comes when its turn expires.
                 until = min(until, clock() + TURN_SECONDS + _AFTER_EXPIRY)
+
+
+def _kind_of(key: str) -> str:
+    """A few words for all keys; a clone's key has no colon before its first slash."""
+    kind = key.partition(":")[0]
+    return kind if kind in {"delivery", "fetch", "janitor"} else "repository"

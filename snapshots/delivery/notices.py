@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import accounts, messages, timing
-from repositories.base import queue
+from repositories.base import counters, queue
 from repositories.errors import with_code
 from repositories.models import App, Repository, Watch
 from snapshots.delivery import endpoint
@@ -95,6 +95,7 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     message = notice.message_to(watch)
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
+    _count(answer, lane)
     if answer.timed_out and lane != queue.SLOW_DELIVERIES:
         endpoint.move_to_slow_lane(watch.app, answer.error)
         request(kind, watch)
@@ -156,6 +157,13 @@ def _log(watch: Watch, message: Message, answer: Answer) -> None:
             error=answer.error,
             answer=answer.text,
         )
+
+
+def _count(answer: Answer, lane: str) -> None:
+    app_class = "slow" if lane == queue.SLOW_DELIVERIES else "fast"
+    with counters.one_run() as counts:
+        counts.add(counters.DELIVERIES, app_class, "accepted" if answer.accepted else answer.error_class)
+        counts.observe(counters.DELIVERY_SECONDS, answer.milliseconds / 1000, app_class)
 
 
 def _failure(watch: Watch) -> _Notice | None:

@@ -18,6 +18,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 
+from repositories.base import counters
 from repositories.errors import CloneDamaged
 from repositories.git.clones import Blobs
 from repositories.models import Watch
@@ -85,6 +86,13 @@ class _Outcome:
         return self.answer.status not in _FILE_STATUS
 
     @property
+    def name(self) -> str:
+        """As it is counted."""
+        if self.accepted:
+            return "accepted"
+        return "refused" if self.is_about_the_file else self.answer.error_class
+
+    @property
     def acknowledges(self) -> bool:
         return self.accepted and self.message.completes
 
@@ -134,6 +142,7 @@ class Run:
         held: HeldLock,
         budget: float,
         gives_way: bool,
+        counts: counters.Counts,
     ) -> None:
         self._watch = watch
         self._snapshot = snapshot
@@ -145,6 +154,8 @@ class Run:
         self._budget = budget
         self._ends_at = time.monotonic() + budget
         self._gives_way = gives_way
+        self._counts = counts
+        self._app_class = "fast" if gives_way else "slow"
         self._recorded_at = time.monotonic()
         self._outcomes: list[_Outcome] = []
         self._refused: list[_Outcome] = []
@@ -241,7 +252,10 @@ class Run:
 
     def _note(self, outcome: _Outcome) -> None:
         self._outcomes.append(outcome)
-        self._slowest = max(self._slowest, outcome.answer.milliseconds / 1000)
+        seconds = outcome.answer.milliseconds / 1000
+        self._slowest = max(self._slowest, seconds)
+        self._counts.add(counters.DELIVERIES, self._app_class, outcome.name)
+        self._counts.observe(counters.DELIVERY_SECONDS, seconds, self._app_class)
         if outcome.accepted:
             self._accepted_some = True
             self._made_progress |= outcome.acknowledges

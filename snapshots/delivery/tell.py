@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import access, accounts, messages, timing, watch_state
-from repositories.base import queue
+from repositories.base import counters, queue
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
@@ -27,6 +27,7 @@ from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
 from snapshots.delivery import endpoint
+from snapshots.delivery.payloads import noticed_at
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone
 from snapshots.delivery.webhooks import Answer, WebhookClient
 from snapshots.models import Snapshot
@@ -85,8 +86,9 @@ def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) ->
         return pause
     try:
         # By app and repository, not by watch: a renewed watch must not overtake the run of the old one.
-        with repo_lock(f"delivery:{watch.app_id}:{watch.repository_id}", job_id=job_id, wait=0) as held:
-            pause = _deliver_newest(watch, lane, held)
+        key = f"delivery:{watch.app_id}:{watch.repository_id}"
+        with counters.one_run() as counts, repo_lock(key, job_id=job_id, wait=0) as held:
+            pause = _deliver_newest(watch, lane, held, counts)
     except LockTimeoutError as error:
         log.warning("Left %s to the run that is telling %s already: %s", watch.repository, watch.app, error)
         return None
@@ -105,7 +107,7 @@ def _rerun_after_current(watch: Watch) -> None:
         request_delivery(left_over)
 
 
-def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
+def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Counts) -> float | None:
     watch.refresh_from_db(fields=_MAY_HAVE_CHANGED)
     snapshot = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     if snapshot is None or (snapshot.sequence <= watch.synced_sequence and not watch.asked_again):
@@ -113,7 +115,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
         return None
     try:
         access.prove(watch)
-        told = _run(watch, snapshot, lane, held)
+        told = _run(watch, snapshot, lane, held, counts)
     except AccessDenied:
         return None  # the app has been told; a new token, or the old one accepted again, resumes it
     except Outdated:
@@ -131,6 +133,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
         return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         return 0.0
+    _count_acknowledged(watch, snapshot, lane, counts)
     watch_state.complete(watch, sequence=snapshot.sequence, commit_sha=snapshot.commit_sha)
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:
@@ -138,14 +141,28 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock) -> float | None:
     return None
 
 
-def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock) -> Told:
+def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock, counts: counters.Counts) -> Told:
     watch_state.begin_delivery(watch)
     with (
         WebhookClient[FileMessage](watch.app, timeout=endpoint.timeout(lane, settings.WEBHOOK_TIMEOUT)) as client,
         clones.open_blobs(watch.repository.clone_key) as blobs,
     ):
         gives_way = lane != queue.SLOW_DELIVERIES
-        return Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET, gives_way=gives_way).tell_all()
+        run = Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET, gives_way=gives_way, counts=counts)
+        return run.tell_all()
+
+
+def _count_acknowledged(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Counts) -> None:
+    """The age of the oldest commit that this app had not acknowledged. A first sync or a resync is none: its commit
+    may be years old."""
+    if not 0 < watch.synced_sequence < snapshot.sequence:
+        return
+    oldest = snapshot
+    if snapshot.sequence - watch.synced_sequence > 1:
+        missed = Snapshot.objects.filter(repository=watch.repository_id, sequence__gt=watch.synced_sequence)
+        oldest = missed.order_by("sequence").first() or snapshot
+    seconds = (timezone.now() - noticed_at(oldest)).total_seconds()
+    counts.observe(counters.ACKNOWLEDGED_SECONDS, seconds, "slow" if lane == queue.SLOW_DELIVERIES else "fast")
 
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:

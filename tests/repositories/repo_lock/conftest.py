@@ -1,6 +1,6 @@
 """The servers on which the lock is tested: fakeredis, a real Valkey, and any server that is named.
 
-DOCORA_TEST_REDIS_URL names the third; only keys that begin with `docora:repo-lock:` are touched there.
+DOCORA_TEST_REDIS_URL names the third; `docora:metrics` and keys that begin with `docora:repo-lock:` are removed there.
 """
 
 import logging
@@ -29,7 +29,7 @@ def named_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     with connect() as client:
         yield client
-        for key in client.scan_iter("docora:repo-lock:*"):
+        for key in (*client.scan_iter("docora:repo-lock:*"), b"docora:metrics"):
             client.delete(key)
 
 

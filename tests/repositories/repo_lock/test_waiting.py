@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 import redis
+from rq.utils import as_text
 
 from repositories.repo_lock import (
     LockTimeoutError,
@@ -141,3 +142,24 @@ def test_shutdown_lets_waiters_give_up_and_holders_release(others: ThreadPoolExe
             waiting.result(timeout=30)
     assert not is_held()
     assert "Job 42 stopped waiting for lock on owner/repo: shutting down" in lock_log(logging.WARNING)
+
+
+def test_waits_are_counted_by_how_they_ended(server: redis.Redis, others: ThreadPoolExecutor, no_net: None) -> None:
+    with repo_lock(KEY, job_id="free"):
+        pass
+    assert not server.exists("docora:metrics"), "a lock that was free costs nothing"
+    with repo_lock(KEY, job_id="37"):
+        waiting = others.submit(hold_briefly, "42", [], 30)
+        wait_until(lambda: waiters() == ("42",))
+        for wait in (0, 0.1):
+            with pytest.raises(LockTimeoutError), repo_lock(KEY, job_id="43", wait=wait):
+                pass
+    waiting.result(timeout=30)
+    found = {as_text(field): float(value) for field, value in server.hgetall("docora:metrics").items()}
+    outcomes = {name: number for name, number in found.items() if name.startswith("lock_waits")}
+    assert outcomes == {
+        "lock_waits|repository|handed-over": 1,
+        "lock_waits|repository|gave-up": 1,
+        "lock_waits|repository|did-not-wait": 1,
+    }
+    assert found["lock_wait_seconds|repository|sum"] > 0.1
