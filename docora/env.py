@@ -254,6 +254,17 @@ GIT_HOSTS = _list(
     "hosts whose repositories may be watched",
     shown="github.com,gitlab.com,bitbucket.org,codeberg.org",
 )
+GITHUB_APP_ID = _text("DOCORA_GITHUB_APP_ID", "", "the id, or client id, of the operator's GitHub App")
+GITHUB_APP_PRIVATE_KEY = _secret(
+    "DOCORA_GITHUB_APP_PRIVATE_KEY", "its private key (PEM; line breaks may be written as \\n)", shown=""
+)
+GITHUB_APP_PRIVATE_KEY_FILE = _file("DOCORA_GITHUB_APP_PRIVATE_KEY_FILE", "the same as the path of a file")
+GITHUB_APP_API_URL = _text(
+    "DOCORA_GITHUB_APP_API_URL",
+    "https://api.github.com",
+    "the API that it belongs to; of an Enterprise server https://HOST/api/v3",
+    kind="a URL",
+)
 LOG_LEVEL = _text("DOCORA_LOG_LEVEL", "INFO", "the least level that is logged", kind="a level such as INFO")
 SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
 RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "longest pause between two looks at one repository")

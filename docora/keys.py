@@ -1,4 +1,4 @@
-"""Keys that the embedded default generates once and keeps with mode 0600."""
+"""Keys in files: those that the embedded default generates once, with mode 0600, and the GitHub App's."""
 
 import os
 import tempfile
@@ -33,3 +33,18 @@ def read_or_create(path: Path, generate: Callable[[], str]) -> str:
     except OSError as error:
         raise ImproperlyConfigured(f"DOCORA_DATA_DIR: cannot write {path}: {error.strerror}") from None
     return path.read_text().strip()
+
+
+def read_rsa_key(name: str, text: str, path: Path | None) -> str:
+    """A private key from the variable `name`, or from the file in `name`_FILE. A wrong value is never printed."""
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        pem = path.read_text() if path and not text else text.replace("\\n", "\n")
+        is_usable = isinstance(load_pem_private_key(pem.encode(), password=None), RSAPrivateKey)
+    except (OSError, ValueError, TypeError):
+        is_usable = False
+    if not is_usable:
+        raise ImproperlyConfigured(f"{name}: expected an RSA private key (PEM, no password), here or in {name}_FILE")
+    return pem

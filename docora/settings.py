@@ -11,7 +11,7 @@ from django.core.management.utils import get_random_secret_key
 
 from docora import env
 from docora.console.theme import UNFOLD as UNFOLD
-from docora.keys import read_or_create
+from docora.keys import read_or_create, read_rsa_key
 
 # A missing git is told in one line by the commands that need it, not by GitPython's import.
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
@@ -191,6 +191,11 @@ READY_JOB_AGE = env.READY_JOB_AGE
 METRICS_TOKEN = env.METRICS_TOKEN
 WEB_THREADS = env.WEB_THREADS
 GIT_HOSTS = env.GIT_HOSTS
+GITHUB_APP_ID = env.GITHUB_APP_ID
+GITHUB_APP_PRIVATE_KEY = env.GITHUB_APP_ID and read_rsa_key(
+    "DOCORA_GITHUB_APP_PRIVATE_KEY", env.GITHUB_APP_PRIVATE_KEY, env.GITHUB_APP_PRIVATE_KEY_FILE
+)
+GITHUB_APP_API_URL = env.GITHUB_APP_API_URL.rstrip("/")
 GIT_TIMEOUT = env.GIT_TIMEOUT
 GIT_ASK_TIMEOUT = env.GIT_ASK_TIMEOUT
 GIT_STALL_TIMEOUT = env.GIT_STALL_TIMEOUT

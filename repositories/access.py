@@ -10,11 +10,23 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from repositories import messages, watch_state
-from repositories.errors import AccessDenied, GitError, RefNotFound
+from repositories import github_app, messages, watch_state
+from repositories.errors import AccessDenied, GitError, HostUnavailable, RefNotFound
 from repositories.git import clones
 from repositories.git.clones import Remote, Tip
-from repositories.models import Repository, Watch
+from repositories.git.urls import RemoteUrl
+from repositories.models import App, Repository, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """With what a watch reads: its own token (empty: none), or a token of the operator's GitHub App."""
+
+    token: str = ""
+    is_granted: bool = False
+
+    def token_at(self, remote: RemoteUrl) -> str:
+        return github_app.token_of_installation(remote) if self.is_granted else self.token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +40,21 @@ class Seen:
 
 def accepted_tokens(repository: Repository) -> Iterator[Seen]:
     """What each accepted token sees, the best proven first. The watches of a refused one fail, and no others."""
-    for token, watches in by_token(best_proven_first(repository.watches.all())).items():
+    unanswered: HostUnavailable | None = None
+    for credential, watches in by_credential(repository, best_proven_first(repository.watches.all())).items():
         try:
-            seen = _ask(repository, token, watches)
+            credential.token_at(repository.remote)
+        except HostUnavailable as error:  # only the GitHub App's API: another watch may have a token of its own
+            unanswered = error
+            continue
+        try:
+            seen = _ask(repository, credential, watches)
         except AccessDenied as error:
             blame(watches, error)
         else:
             yield seen
+    if unanswered:
+        raise unanswered
 
 
 def best_proven_first(watches: QuerySet[Watch]) -> QuerySet[Watch]:
@@ -42,12 +62,22 @@ def best_proven_first(watches: QuerySet[Watch]) -> QuerySet[Watch]:
     return watches.order_by(F("access_denied_at").asc(nulls_first=True), F("access_proven_at").desc(nulls_last=True))
 
 
-def by_token(watches: Iterable[Watch]) -> dict[str, list[Watch]]:
-    """Each token once, in the order of the watches, with those that share it."""
-    shared: dict[str, list[Watch]] = {}
+def by_credential(repository: Repository, watches: Iterable[Watch]) -> dict[Credential, list[Watch]]:
+    """Each credential once, in the order of the watches, with those that share it."""
+    watches = list(watches)
+    without_token = [watch.app_id for watch in watches if not watch.token]
+    granted = github_app.granted(repository.remote, without_token) if without_token else set()
+    shared: dict[Credential, list[Watch]] = {}
     for watch in watches:
-        shared.setdefault(watch.token, []).append(watch)
+        is_granted = not watch.token and watch.app_id in granted
+        shared.setdefault(Credential(watch.token, is_granted), []).append(watch)
     return shared
+
+
+def look(app: App, remote: RemoteUrl, token: str, ref: str) -> Tip | None:
+    """The tip as this app would see it: with the token, or without one through the GitHub App if it has a grant."""
+    credential = Credential(token, not token and bool(github_app.granted(remote, [app.pk])))
+    return _look(remote, credential, ref)[1]
 
 
 def valid_until(watch: Watch) -> datetime | None:
@@ -68,7 +98,7 @@ def prove(watch: Watch) -> None:
         return
     asked_at = timezone.now()
     try:
-        _ask(watch.repository, watch.token, [watch])
+        _ask(watch.repository, _credential_of(watch), [watch])
     except RefNotFound:
         # The host accepted the token; what was read of the branch before it went may be sent.
         _note_proof([watch], at=asked_at)
@@ -84,7 +114,7 @@ def recheck_refused_tokens(repository: Repository) -> None:
     refused = repository.watches.filter(access_denied_at__isnull=False, synced_sequence=repository.sequence)
     for watch in refused:
         with suppress(GitError):
-            _ask(repository, watch.token, [watch])
+            _ask(repository, _credential_of(watch), [watch])
 
 
 def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
@@ -94,12 +124,34 @@ def blame(watches: Iterable[Watch], error: AccessDenied) -> None:
             messages.announce_refusal(watch.pk)
 
 
-def _ask(repository: Repository, token: str, watches: list[Watch]) -> Seen:
-    remote = Remote(url=repository.remote, token=token)
+def forget_proofs(watches: QuerySet[Watch]) -> None:
+    """Each must be proven again before anything is sent or shown; a delivery under way stops at its next answer."""
+    watches.update(access_proven_at=None, generation=F("generation") + 1)
+
+
+def _credential_of(watch: Watch) -> Credential:
+    (credential,) = by_credential(watch.repository, [watch])
+    return credential
+
+
+def _ask(repository: Repository, credential: Credential, watches: list[Watch]) -> Seen:
     asked_at = timezone.now()
-    tip = clones.look(remote, repository.ref)
+    remote, tip = _look(repository.remote, credential, repository.ref)
     _note_proof(watches, at=asked_at)
     return Seen(tip=tip, remote=remote, watches=tuple(watches))
+
+
+def _look(url: RemoteUrl, credential: Credential, ref: str) -> tuple[Remote, Tip | None]:
+    remote = Remote(url=url, token=credential.token_at(url))
+    try:
+        return remote, clones.look(remote, ref)
+    except AccessDenied:
+        if not credential.is_granted:
+            raise
+    # GitHub may have withdrawn the kept token since it was made: only a new one that is refused counts.
+    github_app.forget_token(url)
+    remote = Remote(url=url, token=credential.token_at(url))
+    return remote, clones.look(remote, ref)
 
 
 def note_proofs(watches: Iterable[Watch], *, at: datetime) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.utils import timezone
 
-from repositories import messages, watch_state
+from repositories import access, github_app, messages, watch_state
 from repositories.errors import NotWatched
-from repositories.models import App, Repository, Watch, hash_of
+from repositories.models import App, GitHubGrant, Repository, Watch, hash_of
 from repositories.watches import hold_app, unwatch
 
 log = logging.getLogger("docora.repositories")
@@ -92,6 +92,33 @@ def enable_app(app: App) -> None:
         messages.resume_app(app.pk)
     app.refresh_from_db(fields=list(healthy))
     log.info("Enabled the endpoint of %s", app)
+
+
+def grant(app: App, pattern: str) -> GitHubGrant:
+    """Let the app read through the GitHub App; what it watches there without a token is looked at again."""
+    granted = GitHubGrant(app=app, pattern=pattern)
+    granted.full_clean()
+    with transaction.atomic():
+        granted.save()
+        look_again(app.watches.all(), owner=granted.owner)
+    return granted
+
+
+def withdraw_grant(granted: GitHubGrant) -> None:
+    """Nothing more is sent or shown to the app before its access is proven anew, without the GitHub App."""
+    with transaction.atomic():
+        granted.delete()
+        look_again(granted.app.watches.all(), owner=granted.owner)
+
+
+def look_again(watches: QuerySet[Watch], *, owner: str) -> None:
+    """What may be read through the GitHub App of this owner's repositories has changed, or may have."""
+    concerned = watches.filter(token="", repository__owner__iexact=owner).select_related("repository")
+    for watch in concerned:
+        if github_app.serves(watch.repository.remote):
+            github_app.forget_token(watch.repository.remote)
+            access.forget_proofs(Watch.objects.filter(pk=watch.pk))
+            messages.take_snapshot(watch.repository_id, planned=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from django.core.validators import (
     MaxValueValidator,
     MinLengthValidator,
     MinValueValidator,
+    RegexValidator,
     URLValidator,
 )
 from django.db import models
@@ -21,6 +22,8 @@ from django.utils import timezone
 from repositories.base.crypto import EncryptedField
 from repositories.git.urls import RemoteUrl
 from repositories.selection import Selection
+
+_GRANTED = r"\A[A-Za-z0-9][A-Za-z0-9_-]*/(\*|[A-Za-z0-9._-]+)\Z"
 
 
 def _app_id() -> str:
@@ -110,6 +113,33 @@ class App(models.Model):
     @classmethod
     def with_bearer(cls, token: str) -> Self | None:
         return cls.objects.filter(bearer_hash=hash_of(token)).first()
+
+
+class GitHubGrant(models.Model):
+    """The operator lets an app read through the GitHub App: every repository of an owner, or one."""
+
+    app = models.ForeignKey(App, models.CASCADE, related_name="github_grants", db_index=False)
+    pattern = models.CharField(
+        max_length=200,
+        validators=[RegexValidator(_GRANTED, "Enter owner/* or owner/name.")],
+        help_text="owner/* or owner/name",
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        verbose_name = "GitHub grant"
+        constraints = [models.UniqueConstraint(fields=["app", "pattern"], name="github_grant_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.app.name} may read {self.pattern}"
+
+    @property
+    def owner(self) -> str:
+        return self.pattern.partition("/")[0]
+
+    def clean(self) -> None:
+        """GitHub does not tell upper from lower case."""
+        self.pattern = self.pattern.lower()
 
 
 class Repository(models.Model):

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from repositories import circuit, messages, watch_state
+from repositories import access, circuit, github_app, messages, watch_state
 from repositories.base import queue
 from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused, TooManyWatches
 from repositories.git import clones
@@ -30,8 +30,8 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
     The old watch is replaced in one transaction, so a failure on the way leaves it as it was.
     """
     remote = RemoteUrl.parse(url)
-    clones.look(clones.Remote(url=remote, token=token), ref)
-    is_private = bool(token) and _is_private(remote, ref)
+    access.look(app, remote, token, ref)
+    is_private = bool(token or github_app.granted(remote, [app.pk])) and _is_private(remote, ref)
     with transaction.atomic():
         if not hold_app(app):
             raise AppGone

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from django.conf import settings
 
-from repositories import messages
+from repositories import github_app, messages
 from repositories.base import queue
 from repositories.base.crypto import decrypt, encrypt
 from repositories.errors import GitError
@@ -45,6 +45,7 @@ class Question:
 
     @classmethod
     def of(cls, app: App, url: str, *, token: str, ref: str, selection: Selection) -> Self:
+        token = token or github_app.token_for(app, RemoteUrl.parse(url))
         return cls(app_id=app.pk, url=url, token=token, ref=ref, selection=selection)
 
     def seal(self) -> str:

@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 
-from repositories import access, timing
+from repositories import access, github_app, timing
 from repositories.base import counters, queue
 from repositories.base.outgoing import PausingLoop
 from repositories.errors import InvalidUrl
@@ -189,10 +189,13 @@ class Looks:
 
 
 def _look_at(repository: Repository) -> _Look | None:
-    """None if nobody watches it any more, or its host may not be watched."""
-    for token, watches in access.by_token(repository.watches.all()).items():
-        with suppress(InvalidUrl):
-            return _Look(repository=repository, remote=Remote(url=repository.remote, token=token), watches=watches)
+    """None if nobody watches it any more, its host may not be watched, or a token of the GitHub App is to be made."""
+    with suppress(InvalidUrl):
+        for credential, watches in access.by_credential(repository, repository.watches.all()).items():
+            url = repository.remote
+            token = github_app.kept_token(url) if credential.is_granted else credential.token
+            if token is not None:
+                return _Look(repository=repository, remote=Remote(url=url, token=token), watches=watches)
     return None
 
 

@@ -48,6 +48,13 @@ def test_a_wrong_encryption_key_is_not_printed(data_dir: Path, name: str) -> Non
     assert "hunter2" not in result.stderr
 
 
+@pytest.mark.parametrize("key", [{}, {"DOCORA_GITHUB_APP_PRIVATE_KEY": "hunter2"}])
+def test_a_github_app_without_its_key_stops_the_start_and_prints_no_key(data_dir: Path, key: dict[str, str]) -> None:
+    result = check(data_dir, DOCORA_GITHUB_APP_ID="1", **key)
+    assert result.stderr.startswith("docora: DOCORA_GITHUB_APP_PRIVATE_KEY: expected an RSA private key")
+    assert "hunter2" not in result.stderr
+
+
 def test_the_one_key_of_earlier_installations_still_decrypts(data_dir: Path) -> None:
     old, new = (Fernet.generate_key().decode() for _ in range(2))
     show = ["-c", "from docora.settings import ENCRYPTION_KEYS; print(*ENCRYPTION_KEYS)"]

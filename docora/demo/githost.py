@@ -32,6 +32,7 @@ from urllib.parse import unquote, urlsplit
 
 from docora.demo.bare import GIT, GIT_ENVIRONMENT, BareRepository
 from docora.demo.faults import Fault, Faults
+from docora.demo.github_api import GitHubApi
 
 # In protocol 2, an ls-remote is an advertise and an ls-refs; a fetch is both of them and a fetch.
 Kind = Literal["advertise", "ls-refs", "fetch", "push"]
@@ -114,6 +115,7 @@ class GitHost:
         self.requests: list[GitRequest] = []
         self.closing = threading.Event()
         self.faults: Faults[GitFault] = Faults()
+        self.api: GitHubApi | None = None
         self._root = root
         self._repositories: dict[str, HostedRepository] = {}
         self._known_tokens: set[str] = set()
@@ -158,6 +160,10 @@ class GitHost:
         """Delete the repository, as its owner would."""
         with self._lock:
             del self._repositories[repository.name.lower()]
+
+    def find(self, name: str) -> HostedRepository | None:
+        with self._lock:
+            return self._repositories.get(name.lower())
 
     def grant(self, repository: HostedRepository, token: str) -> None:
         """Let a token read a private repository; one that was public is private from now on."""
@@ -263,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = _Body(self.rfile, self.headers)
+        if self.server.host.api and self.path.startswith("/api/"):
+            return self._answer_api(self.server.host.api, b"".join(body))
         route = _ROUTE.fullmatch(unquote(urlsplit(self.path).path))
         if route is None:
             return self._refuse(404, body)
@@ -277,6 +285,15 @@ class _Handler(BaseHTTPRequestHandler):
             door = f"{route['door']}?{urlsplit(self.path).query}"
             return self._refuse(request.status, body, fault.headers(door))
         return self._serve(repository, route["door"], body, fault)
+
+    def _answer_api(self, api: GitHubApi, body: bytes) -> None:
+        authorization = self.headers.get("Authorization", "")
+        status, headers, content = api.answer(self.command, urlsplit(self.path).path, authorization, body)
+        self.send_response_only(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
     def _refuse(self, status: int, body: "_Body", headers: Mapping[str, str] = _NO_HEADERS) -> None:
         for _ in body:  # what the client still sends would be read as its next request

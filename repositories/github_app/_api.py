@@ -1,0 +1,122 @@
+"""The two questions to GitHub's API: which installation serves a repository, and a token of it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import jwt
+from django.conf import settings
+
+from repositories.base import outgoing
+from repositories.errors import HostUnavailable
+
+_LONGEST_ANSWER = 1 << 18
+# GitHub accepts ten minutes; a minute each way is left for clocks that differ.
+_SIGNED_FOR = 480
+_CLOCKS_DIFFER_BY = 60
+_HEADERS = {
+    "Accept": "application/vnd.github+json",
+    "User-Agent": "Docora",
+    "X-GitHub-Api-Version": "2022-11-28",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A new token, and how long it is valid by GitHub's own clock."""
+
+    token: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def now(self) -> float | None:
+        """GitHub's clock."""
+        try:
+            return parsedate_to_datetime(self.headers.get("Date", "")).timestamp()
+        except ValueError:
+            return None
+
+    @property
+    def is_throttled(self) -> bool:
+        spent = self.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in self.headers
+        return self.status == HTTPStatus.TOO_MANY_REQUESTS or (self.status == HTTPStatus.FORBIDDEN and spent)
+
+
+def git_address() -> str:
+    """The host of the repositories: api.github.com answers for github.com, an Enterprise server for itself."""
+    return urlsplit(settings.GITHUB_APP_API_URL).netloc.removeprefix("api.")
+
+
+def make_token(owner: str, name: str) -> Made | None:
+    """A token that reads the contents of this repository alone; None if the GitHub App is not installed there."""
+    found = _ask("GET", f"/repos/{quote(owner, safe='')}/{quote(name, safe='')}/installation")
+    if not found:
+        return None
+    wanted = {"repositories": [name], "permissions": {"contents": "read"}}
+    made = _ask("POST", f"/app/installations/{int(found.body['id'])}/access_tokens", wanted)
+    if not made:
+        return None
+    ends_at = datetime.fromisoformat(made.body["expires_at"]).timestamp()
+    return Made(token=str(made.body["token"]), seconds=ends_at - (made.now or time.time()))
+
+
+def _ask(method: str, path: str, body: object = None) -> _Answer | None:
+    """None where GitHub says that this may not be: not installed, suspended, or without this repository."""
+    answer = _call(method, path, body, now=time.time())
+    if answer.status == HTTPStatus.UNAUTHORIZED and answer.now:
+        # A signature from the future or the past is refused: sign again by GitHub's clock.
+        answer = _call(method, path, body, now=answer.now)
+    if answer.status in {HTTPStatus.OK, HTTPStatus.CREATED} and isinstance(answer.body, dict):
+        return answer
+    if answer.status in {403, 404, 422} and not answer.is_throttled:
+        return None
+    raise HostUnavailable(f"The API of the GitHub App answered {answer.status}.")
+
+
+def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(_send(method, settings.GITHUB_APP_API_URL + path, body, _signed(now)))
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        # Its type alone: the text may quote what was sent.
+        raise HostUnavailable(f"The API of the GitHub App cannot be reached: {type(error).__name__}.") from None
+
+
+async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
+    dial = partial(outgoing.checked_socket, plain=url.startswith("http:"))
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=dial),
+            timeout=aiohttp.ClientTimeout(total=settings.GIT_ASK_TIMEOUT),
+            headers={**_HEADERS, "Authorization": f"Bearer {signed}"},
+            trust_env=False,
+        ) as session,
+        # A repository that was renamed is answered with a redirect to where it is now.
+        session.request(method, url, json=body, allow_redirects=method == "GET", max_redirects=3) as response,
+    ):
+        text = await response.content.read(_LONGEST_ANSWER)
+        is_json = response.content_type == "application/json"
+        return _Answer(
+            status=response.status, headers=response.headers, body=json.loads(text) if is_json and text else None
+        )
+
+
+def _signed(now: float) -> str:
+    claims = {"iat": int(now) - _CLOCKS_DIFFER_BY, "exp": int(now) + _SIGNED_FOR, "iss": settings.GITHUB_APP_ID}
+    return jwt.encode(claims, settings.GITHUB_APP_PRIVATE_KEY, algorithm="RS256")

@@ -1,0 +1,287 @@
+"""The operator's GitHub App: who may read through it, and tokens that end, are withdrawn or cannot be had."""
+
+import ipaddress
+
+import fakeredis
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from django.core.exceptions import ValidationError
+from django.test import Client
+from django.urls import reverse
+from pytest_django import Settings
+
+from docora.demo.githost import GitHost, HostedRepository
+from docora.demo.github_api import GitHubApi
+from docora.demo.receiver import Receiver
+from repositories import access, accounts, github_app, watches
+from repositories.errors import AccessDenied, HostUnavailable
+from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots.look import take_snapshot
+from snapshots.schedule import tick
+from tests.support.api import Api
+from tests.support.worker import Work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+APP_ID = "12345"
+
+
+@pytest.fixture(scope="module")
+def private_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture
+def api(git_host: GitHost, private_key: rsa.RSAPrivateKey, settings: Settings) -> GitHubApi:
+    """The App is installed at acme, for every repository."""
+    public_key = private_key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    api = GitHubApi(git_host, app_id=APP_ID, public_key=public_key.decode())
+    settings.GITHUB_APP_ID = APP_ID
+    settings.GITHUB_APP_PRIVATE_KEY = private_key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    settings.GITHUB_APP_API_URL = api.url
+    api.install("acme")
+    return api
+
+
+@pytest.fixture
+def secret(git_host: GitHost) -> HostedRepository:
+    repository = git_host.create("acme/Secret", private_to={"somebody"})
+    repository.commit({"a.md": "1"})
+    return repository
+
+
+@pytest.fixture
+def watch(alice_app: App, api: GitHubApi, secret: HostedRepository, work: Work) -> Watch:
+    """Alice watches without a token of her own."""
+    accounts.grant(alice_app, "Acme/*")
+    watch = watches.watch(alice_app, secret.url)
+    work()
+    watch.refresh_from_db()
+    assert watch.status == WatchStatus.SYNCED
+    return watch
+
+
+def look(watch: Watch, work: Work) -> None:
+    take_snapshot(watch.repository_id, job_id="look")
+    work()
+    watch.refresh_from_db()
+
+
+def test_a_granted_app_reads_a_private_repository_without_a_token(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository
+) -> None:
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+    assert watch.repository.is_private
+    assert len(api.tokens) == 1, "one token serves the watch, the fetch and the proof"
+
+
+@pytest.mark.parametrize("pattern", ["other/*", "acme/secrets", "acme/secret.git"])
+def test_an_app_without_a_grant_is_answered_as_without_a_github_app(
+    alice_app: App, api: GitHubApi, secret: HostedRepository, pattern: str
+) -> None:
+    accounts.grant(alice_app, pattern)
+    with pytest.raises(AccessDenied) as denied:
+        watches.watch(alice_app, secret.url)
+    assert denied.value.http_status == 404
+    assert api.requests == []
+
+
+def test_a_grant_for_one_repository_is_for_that_one(
+    alice_app: App, api: GitHubApi, secret: HostedRepository, git_host: GitHost
+) -> None:
+    accounts.grant(alice_app, "acme/secret")
+    watches.watch(alice_app, secret.url)
+    other = git_host.create("acme/other", private_to={"somebody"})
+    other.commit({"a.md": "1"})
+    with pytest.raises(AccessDenied):
+        watches.watch(alice_app, other.url)
+
+
+@pytest.mark.parametrize("pattern", ["*", "acme", "acme/", "*/secret", "acme/a*", "acme/a/b", "-x/*"])
+def test_what_names_no_owner_is_no_pattern(alice_app: App, pattern: str) -> None:
+    with pytest.raises(ValidationError):
+        accounts.grant(alice_app, pattern)
+
+
+def test_a_grant_is_for_the_host_of_the_github_app(
+    alice_app: App, api: GitHubApi, secret: HostedRepository, settings: Settings
+) -> None:
+    """Somebody else may have the owner's name on another host."""
+    accounts.grant(alice_app, "acme/*")
+    settings.GITHUB_APP_API_URL = "https://api.github.com"
+    with pytest.raises(AccessDenied):
+        watches.watch(alice_app, secret.url)
+    assert api.requests == []
+
+
+def test_the_token_is_renewed_before_its_end(watch: Watch, api: GitHubApi, fake_redis: fakeredis.FakeRedis) -> None:
+    (key,) = fake_redis.keys("docora:github-app-token:*")
+    assert 2900 < fake_redis.ttl(key) <= 3000
+    fake_redis.delete(key)
+    assert github_app.token_of_installation(watch.repository.remote) == api.tokens[-1]
+    assert len(api.tokens) == 2
+
+
+def test_the_token_is_nowhere_in_clear(watch: Watch, api: GitHubApi, fake_redis: fakeredis.FakeRedis) -> None:
+    (token,) = api.tokens
+    stored = [fake_redis.dump(key) for key in fake_redis.keys("*")]
+    assert not [value for value in stored if value and token.encode() in value]
+    assert not [row for row in Watch.objects.values() if token in repr(row)]
+
+
+def test_a_token_that_was_withdrawn_is_replaced_and_nobody_is_blamed(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    api.withdraw_tokens()
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    assert watch.access_denied_at is None
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+
+
+def test_a_suspended_installation_is_refused_and_resumed(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository, work: Work, fake_redis: fakeredis.FakeRedis
+) -> None:
+    api.suspend("acme")
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    assert watch.access_denied_at
+    assert watch.status == WatchStatus.FAILED
+    api.suspend("acme", suspended=False)
+    accounts.look_again(Watch.objects.all(), owner="ACME")
+    work()
+    watch.refresh_from_db()
+    assert watch.access_denied_at is None
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+
+
+def test_an_uninstalled_app_reads_nothing_more(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    before = alice.files_of(watch.repository.public_id)
+    api.uninstall("acme")
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    assert watch.access_denied_at
+    assert alice.files_of(watch.repository.public_id) == before
+
+
+def test_a_withdrawn_grant_ends_the_proof_at_once(
+    watch: Watch, alice: Receiver, bob_app: App, secret: HostedRepository, work: Work
+) -> None:
+    """Although the GitHub App can still read for Bob."""
+    accounts.grant(bob_app, "acme/secret")
+    bobs = watches.watch(bob_app, secret.url)
+    work()
+    accounts.withdraw_grant(watch.app.github_grants.get())
+    watch.refresh_from_db()
+    assert not access.is_proven(watch)
+    before = alice.files_of(watch.repository.public_id)
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    bobs.refresh_from_db()
+    assert (watch.status, bobs.status) == (WatchStatus.FAILED, WatchStatus.SYNCED)
+    assert alice.files_of(watch.repository.public_id) == before
+
+
+def test_a_token_of_its_own_is_used_before_a_grant(
+    alice_app: App, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    accounts.grant(alice_app, "acme/*")
+    watches.watch(alice_app, secret.url, token="somebody")
+    work()
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("offset", [-3600.0, 3600.0])
+def test_clocks_may_differ(alice_app: App, api: GitHubApi, secret: HostedRepository, offset: float) -> None:
+    api.clock_offset = offset
+    accounts.grant(alice_app, "acme/*")
+    assert watches.watch(alice_app, secret.url)
+
+
+def test_an_api_that_fails_is_a_host_that_does_not_answer(
+    watch: Watch, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    github_app.forget_token(watch.repository.remote)
+    api.fails_with = 500
+    secret.commit({"a.md": "2"})
+    with pytest.raises(HostUnavailable):
+        github_app.token_of_installation(watch.repository.remote)
+    take_snapshot(watch.repository_id, job_id="look")
+    watch.refresh_from_db()
+    assert watch.access_denied_at is None, "nobody is blamed for it"
+    assert watch.repository.last_error_code == "host-unavailable"
+    assert "ghs_" not in watch.repository.last_error
+
+
+def test_another_watch_goes_on_while_the_api_fails(
+    watch: Watch, bob_app: App, bob: Receiver, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    bobs = watches.watch(bob_app, secret.url, token="somebody")
+    work()
+    github_app.forget_token(watch.repository.remote)
+    api.fails_with = 503
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    assert bob.files_of(bobs.repository.public_id) == secret.files()
+
+
+def test_an_unchanged_look_uses_the_kept_token(
+    watch: Watch, api: GitHubApi, git_host: GitHost, secret: HostedRepository
+) -> None:
+    asked, looks = len(api.requests), git_host.count(secret, "ls-refs")
+    Repository.objects.update(next_check_at=watch.created_at)
+    tick()
+    assert len(api.requests) == asked
+    assert git_host.count(secret, "ls-refs") == looks + 1
+
+
+def test_a_look_that_needs_a_new_token_is_left_to_a_worker(
+    watch: Watch, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    github_app.forget_token(watch.repository.remote)
+    asked = len(api.requests)
+    Repository.objects.update(next_check_at=watch.created_at)
+    tick()
+    assert len(api.requests) == asked
+    work()
+    assert len(api.requests) == asked + 2
+
+
+def test_an_address_that_may_not_be_dialled_is_not(api: GitHubApi, watch: Watch, settings: Settings) -> None:
+    github_app.forget_token(watch.repository.remote)
+    settings.TRUSTED_NETWORKS = (ipaddress.ip_network("10.0.0.0/8"),)
+    with pytest.raises(HostUnavailable):
+        github_app.token_of_installation(watch.repository.remote)
+
+
+def test_a_dry_run_reads_through_it_too(
+    alice_api: Api, api: GitHubApi, secret: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("docora.api.repositories.DRY_RUN_PATIENCE", 0)
+    accounts.grant(App.objects.get(), "acme/*")
+    assert alice_api.watch(secret.url, dry_run=True).status_code == 202
+    work()
+    assert alice_api.watch(secret.url, dry_run=True).json()["files"] == 1
+
+
+def test_grants_are_made_and_withdrawn_in_the_admin(
+    admin_client: Client, alice_app: App, api: GitHubApi, secret: HostedRepository, work: Work
+) -> None:
+    add = {"app": alice_app.pk, "pattern": "Acme/*"}
+    assert admin_client.post(reverse("admin:repositories_githubgrant_add"), add).status_code == 302
+    grant = alice_app.github_grants.get()
+    assert grant.pattern == "acme/*"
+    assert b"acme/*" in admin_client.get(reverse("admin:repositories_githubgrant_changelist")).content
+    watch = watches.watch(alice_app, secret.url)
+    work()
+    delete = reverse("admin:repositories_githubgrant_delete", args=[grant.pk])
+    assert admin_client.post(delete, {"post": "yes"}).status_code == 302
+    watch.refresh_from_db()
+    assert not access.is_proven(watch)
