@@ -36,11 +36,6 @@ def failing() -> Q:
     return Q(status=WatchStatus.FAILED) | Q(retry_count__gte=settings.MAX_RETRY_ATTEMPTS)
 
 
-def shown(watch: Watch) -> str:
-    """The stored status, unless the app is disabled: then nothing happens until it is enabled."""
-    return "disabled" if watch.app.disabled_at else str(watch.status)
-
-
 def start_over(watches: QuerySet[Watch], **changes: Any) -> int:
     """All attempts again, and no error; returns how many watches there were."""
     return watches.update(**_NO_FAILURE, status=WatchStatus.PENDING, **changes)

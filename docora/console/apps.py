@@ -14,10 +14,22 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from docora.console import statistics
-from docora.console.base import ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, badge, code, list_link
-from docora.console.filters import ChoiceFilter
+from docora.console import cures, states, statistics
+from docora.console.base import SECRETS, ConsoleAdmin, Fact
+from docora.console.display import (
+    NOTHING,
+    ago,
+    badge,
+    code,
+    due,
+    list_link,
+    milliseconds,
+    number,
+    percent,
+    plural,
+    state_badge,
+)
+from docora.console.filters import StateFilter
 from docora.console.operations import (
     Operation,
     PlainForm,
@@ -101,18 +113,18 @@ def _ping(app: App, _: dict[str, Any]) -> str:
     with seats.pinging(app):
         answer = ping(app)
     if not answer.accepted:
-        raise DocoraError(f"the endpoint did not accept it: {answer.error} (after {answer.milliseconds} ms)")
-    return f"The endpoint answered {answer.status} within {answer.milliseconds} ms."
+        raise DocoraError(f"the endpoint did not accept it: {answer.error} (after {milliseconds(answer.milliseconds)})")
+    return f"The endpoint answered {answer.status} within {milliseconds(answer.milliseconds)}."
 
 
 def _impact(app: App) -> Sequence[str]:
     impact = accounts.impact_of_deleting(app)
-    orphans = f"{len(impact.orphans)} repositories that nobody else watches, with their clones"
+    orphans = f"{plural(len(impact.orphans), 'repository', 'repositories')} that nobody else watches, clones included"
     named = f": {', '.join(impact.orphans[:10])}{'…' if len(impact.orphans) > 10 else ''}" if impact.orphans else ""
     return [
-        f"{impact.watches} watches, with the log of their deliveries",
+        f"{plural(impact.watches, 'watch', 'watches')}, with the log of deliveries",
         orphans + named,
-        f"what Docora knows of {impact.files:,} delivered files; the app itself keeps them",
+        f"what Docora knows of {plural(impact.files, 'delivered file')}; the app itself keeps them",
     ]
 
 
@@ -122,13 +134,8 @@ def _delete(app: App, _: dict[str, Any]) -> str:
     return f"{name} is deleted."
 
 
-class StateFilter(ChoiceFilter):
-    title = parameter_name = "state"
-    offered = {
-        "active": ("Active", Q(disabled_at=None)),
-        "disabled": ("Disabled", ~Q(disabled_at=None)),
-        "failing": ("With failed watches", Q(pk__in=Watch.objects.filter(status=WatchStatus.FAILED).values("app"))),
-    }
+class AppStateFilter(StateFilter):
+    states = states.APP
 
 
 @admin.register(App)
@@ -137,7 +144,7 @@ class AppAdmin(ConsoleAdmin):
     search_fields = ["name", "public_id", "base_url", "email"]
     search_help_text = "Name, id, URL or e-mail"
     ordering = ["name"]
-    list_filter = [StateFilter]
+    list_filter = [AppStateFilter]
     change_form_template = "docora/console/app.html"
     fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "wants_recovery"]
     operations = [
@@ -195,6 +202,7 @@ class AppAdmin(ConsoleAdmin):
         return self.has_operate_permission(request)
 
     def prepare(self, rows: list[App]) -> None:
+        states.APP.attach(rows)
         ids = [app.pk for app in rows]
         failed = Count("pk", filter=Q(status=WatchStatus.FAILED))
         watches = Watch.objects.filter(app__in=ids).values_list("app").annotate(total=Count("pk"), failed=failed)
@@ -206,18 +214,13 @@ class AppAdmin(ConsoleAdmin):
 
     @admin.display(description="State")
     def state(self, app: App) -> SafeString:
-        if is_disabled(app):
-            return badge("disabled", "bad")
-        if app.failing_since:
-            return badge("failing", "warn")
-        return badge("active", "good")
+        return state_badge(app)
 
     @admin.display(description="Watches")
     def watches_shown(self, app: App) -> SafeString | str:
         total, failed = app.counted  # type: ignore[attr-defined]
-        if failed:
-            return list_link(Watch, f"{total} ({failed} failed)", app__id__exact=app.pk)
-        return list_link(Watch, total, app__id__exact=app.pk) if total else "0"
+        shown = f"{number(total)} ({number(failed)} failed)" if failed else number(total)
+        return list_link(Watch, shown, app__id__exact=app.pk) if total else shown
 
     @admin.display(description="Accepted, 24 h")
     def success(self, app: App) -> SafeString | str:
@@ -234,7 +237,7 @@ class AppAdmin(ConsoleAdmin):
             ("Reason", app.disabled_reason or NOTHING),
             ("Failing", ago(app.failing_since)),
             ("In the slow lane", ago(app.slow_since)),
-            ("Asked for a pause until", ago(app.resting_until)),
+            ("Sent to again", NOTHING if is_disabled(app) else due(app.resting_until)),
             ("Signed with old keys too, until", ago(app.previous_key_until)),
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),
@@ -245,8 +248,13 @@ class AppAdmin(ConsoleAdmin):
         ]
 
     def panels(self, request: HttpRequest, app: App) -> dict[str, object]:
-        watches = app.watches.select_related("repository").order_by("status", "-synced_at")
-        return {"watches": watches[:20]}
+        watches = app.watches.select_related("app", "repository").defer(*SECRETS).order_by("status", "-synced_at")[:20]
+        states.WATCH.attach(watches)
+        return {"watches": watches}
+
+    def cure(self, app: App, *, may_operate: bool) -> SafeString | str:
+        text = app.shown_state.cure  # type: ignore[attr-defined]
+        return cures.linked(text, cures.Subject(app=app), may_operate=may_operate)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -289,4 +297,6 @@ def rate(tally: statistics.Tally) -> SafeString | str:
     share = tally.success_rate
     if share is None:
         return NOTHING
-    return badge(f"{share:.4g} % of {tally.total:,}", "good" if share >= 99 else "warn" if share >= 90 else "bad")
+    return badge(
+        f"{percent(share)} of {number(tally.total)}", "good" if share >= 99 else "warn" if share >= 90 else "bad"
+    )

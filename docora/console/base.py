@@ -16,7 +16,7 @@ from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 
 from docora.console.display import NOTHING, page_link, title_of
-from docora.console.operations import Operation, OperationView, allowed_on, url_of
+from docora.console.operations import Operation, OperationView, buttons_of
 
 if TYPE_CHECKING:
     ThemedAdmin = admin.ModelAdmin[Any]
@@ -29,6 +29,10 @@ else:
 # Columns that no page needs: they are not even decrypted.
 SECRETS = ("token", "app__webhook_key", "app__previous_webhook_keys")
 Fact = tuple[str, object]
+
+
+def may_operate(request: HttpRequest) -> bool:
+    return request.user.has_perm("repositories.change_watch")
 
 
 class BoundedPaginator(_Paginator):
@@ -60,6 +64,10 @@ class ConsoleAdmin(ThemedAdmin):
         Each page must say it; Django's own metaclass leaves no room for an abstract method.
         """
         raise NotImplementedError(f"{type(self).__name__} has to say what its page shows")
+
+    def cure(self, obj: Any, *, may_operate: bool) -> SafeString | str:
+        """What to do about the row's state, with links; asked for after the facts, and shown behind the first."""
+        return NOTHING
 
     def panels(self, request: HttpRequest, obj: Any) -> dict[str, object]:
         """What the row's own template shows below the facts."""
@@ -102,10 +110,14 @@ class ConsoleAdmin(ThemedAdmin):
         response = super().change_view(request, object_id, form_url, extra_context)
         context = getattr(response, "context_data", None) or {}
         if obj := context.get("original"):
-            buttons = [(operation, url_of(operation, obj)) for operation in allowed_on(self, request, obj)]
-            facts = [(name, value) for name, value in self.facts(obj) if value != NOTHING]
+            state, *others = self.facts(obj)
+            facts = [state, ("What to do", self.cure(obj, may_operate=may_operate(request))), *others]
             context.update(
-                facts=facts, buttons=buttons, subtitle=None, title=title_of(obj), **self.panels(request, obj)
+                facts=[(name, value) for name, value in facts if value != NOTHING],
+                buttons=list(buttons_of(self, request, obj)),
+                subtitle=None,
+                title=title_of(obj),
+                **self.panels(request, obj),
             )
         return response
 

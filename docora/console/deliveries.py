@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from docora.console import bulk
 from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
-from docora.console.display import NOTHING, ago, code, commit_link, outcome_of, page_link
+from docora.console.display import NOTHING, ago, code, commit_link, milliseconds, outcome_of, page_link
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
 from repositories.models import App, Repository, Watch
@@ -81,6 +81,7 @@ class DeliveryAdmin(OfAWatchAdmin):
             icon="send",
             run=_redeliver,
             applies_to=lambda delivery: bool(delivery.path),
+            sends=True,
         )
     ]
 
@@ -109,7 +110,7 @@ class DeliveryAdmin(OfAWatchAdmin):
 
     @admin.display(description="Took", ordering="milliseconds")
     def time(self, delivery: Delivery) -> str:
-        return f"{delivery.milliseconds:,} ms"
+        return milliseconds(delivery.milliseconds)
 
     def facts(self, delivery: Delivery) -> list[Fact]:
         watch = delivery.watch

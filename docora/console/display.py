@@ -1,7 +1,8 @@
-"""Small pieces of a page: badges, times, sizes, progress bars, links."""
+"""How the console shows things: badges, links, progress bars, and the one format of numbers, times and sizes."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 from urllib.parse import urlsplit
 
 from django.template.defaultfilters import filesizeformat
@@ -10,30 +11,23 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from repositories import watch_state
-from repositories.models import App, Repository, Watch, WatchStatus
+from docora.console.states import State, Tone
+from repositories.models import App, Repository, Watch
 from snapshots.models import Delivery
 
-Tone = Literal["good", "bad", "busy", "warn", "calm"]
 NOTHING = "-"
 _COMMIT_PAGES = {"gitlab.com": "/-/commit/", "bitbucket.org": "/commits/"}
-
-WATCH_TONES: dict[str, Tone] = {
-    "disabled": "bad",
-    WatchStatus.PENDING: "warn",
-    WatchStatus.SCANNING: "busy",
-    WatchStatus.SYNCED: "good",
-    WatchStatus.FAILED: "bad",
-}
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def badge(text: object, tone: Tone) -> SafeString:
     return format_html('<span class="dc-badge dc-{}">{}</span>', tone, text)
 
 
-def watch_badge(watch: Watch) -> SafeString:
-    state = watch_state.shown(watch)
-    return badge(state.replace("_", " "), WATCH_TONES[state])
+def state_badge(row: Any) -> SafeString:
+    """The state that `States.attach` has given the row."""
+    state: State = row.shown_state
+    return badge(state.label, state.tone)
 
 
 def outcome_of(delivery: Delivery) -> SafeString:
@@ -47,28 +41,57 @@ def code(text: str) -> SafeString | str:
 
 
 def ago(moment: datetime | None) -> SafeString | str:
-    """How long ago, with the exact time for who points at it."""
+    """How long ago, with the exact time as the tooltip."""
     if moment is None:
         return NOTHING
     passed = timezone.now() - moment
-    text = f"{span(passed)} ago" if passed >= timedelta() else f"in {span(-passed)}"
+    return _moment(moment, f"{span(passed)} ago" if passed >= timedelta() else f"in {span(-passed)}")
+
+
+def due(moment: datetime | None) -> SafeString | str:
+    """When something planned comes. A time that has passed is no "5 min ago": it has yet to happen."""
+    if moment is None or moment > timezone.now():
+        return ago(moment)
+    return _moment(moment, "due now")
+
+
+def _moment(moment: datetime, text: str) -> SafeString:
     exact = f"{moment:%Y-%m-%d %H:%M:%S} UTC"
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, text)
 
 
 def span(duration: timedelta) -> str:
+    """In its largest unit, with the next smaller one while there are fewer than ten."""
     seconds = max(0, int(duration.total_seconds()))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+    for (unit, length), (smaller, part) in pairwise(_UNITS):
         if seconds >= length:
-            rest = seconds % length
-            smaller = {"d": (3600, "h"), "h": (60, "min"), "min": (1, "s")}[unit]
-            detail = f" {rest // smaller[0]} {smaller[1]}" if rest // smaller[0] and seconds < 10 * length else ""
-            return f"{seconds // length} {unit}{detail}"
+            rest = seconds % length // part
+            return f"{seconds // length} {unit}" + (f" {rest} {smaller}" if rest and seconds < 10 * length else "")
     return f"{seconds} s"
 
 
-def size(number: int | None) -> str:
-    return NOTHING if number is None else filesizeformat(number)
+def milliseconds(count: int | None) -> str:
+    if count is None:
+        return NOTHING
+    if count < 1000:
+        return f"{count} ms"
+    return f"{count / 1000:.1f} s" if count < 60_000 else span(timedelta(milliseconds=count))
+
+
+def number(count: int) -> str:
+    return f"{count:,}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.4g} %"
+
+
+def size(count: int | None) -> str:
+    return NOTHING if count is None else filesizeformat(count)
 
 
 def progress(done: int, total: int) -> SafeString:
@@ -77,8 +100,8 @@ def progress(done: int, total: int) -> SafeString:
         '<span class="dc-progress"><progress max="100" value="{0}" aria-label="{0} percent">{0} %</progress>'
         " {1} of {2}</span>",
         share,
-        f"{done:,}",
-        f"{total:,}",
+        number(done),
+        number(total),
     )
 
 

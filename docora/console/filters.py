@@ -7,6 +7,8 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
+from docora.console.states import States
+
 
 class ChoiceFilter(admin.SimpleListFilter):
     """Named choices, each with its label and its condition."""
@@ -19,3 +21,16 @@ class ChoiceFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         _, condition = self.offered.get(self.value() or "", ("", Q()))
         return queryset.filter(condition)
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By the state that a row is shown with."""
+
+    title = parameter_name = "state"
+    states: ClassVar[States]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(state.name, state.label) for state in self.states.all]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return self.states.annotated(queryset).filter(state_name=self.value()) if self.value() else queryset

@@ -8,7 +8,7 @@ import copy
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.contrib import messages
@@ -23,6 +23,7 @@ from django.views.decorators.cache import never_cache
 
 from docora.console.display import title_of
 from repositories.errors import DocoraError
+from repositories.models import App, Watch
 
 if TYPE_CHECKING:
     from docora.console.base import ConsoleAdmin
@@ -73,6 +74,8 @@ class Operation:
     explanation: str = ""
     form: type[PlainForm] = PlainForm
     applies_to: Callable[[Any], bool] = lambda _: True
+    # It has something sent to the app, so it is not offered while the app is disabled.
+    sends: bool = False
     impact: Callable[[Any], Sequence[str]] = lambda _: ()
     asks_first: bool = False
     makes_secrets: bool = False
@@ -89,10 +92,21 @@ class Operation:
         return admin.has_operate_permission(request)
 
 
-def allowed_on(admin: "ConsoleAdmin", request: HttpRequest, row: Any) -> Iterator[Operation]:
+def buttons_of(admin: "ConsoleAdmin", request: HttpRequest, row: Any) -> Iterator[tuple[Operation, str]]:
+    """The operations of a row, with their URLs. What belongs to a disabled app has one button: it enables the app."""
+    app = disabled_app_of(row)
+    if app is not None:
+        admin, row = cast("ConsoleAdmin", admin.admin_site.get_model_admin(App)), app
     for operation in admin.operations:
-        if operation.is_allowed(admin, request) and operation.applies_to(row):
-            yield operation
+        is_wanted = app is None or operation.name == "enable"
+        if is_wanted and operation.is_allowed(admin, request) and operation.applies_to(row):
+            yield operation, url_of(operation, row)
+
+
+def disabled_app_of(row: Any) -> App | None:
+    """The app that keeps this row waiting: of a watch, or of what belongs to one."""
+    watch = row if isinstance(row, Watch) else getattr(row, "watch", None)
+    return watch.app if watch is not None and watch.app.disabled_at else None
 
 
 def url_of(operation: Operation, row: Any) -> str:
@@ -144,8 +158,8 @@ class OperationView:
         row = self._admin.get_object(request, unquote(object_id))
         if row is None:
             raise Http404("It is gone.")
-        if not self._operation.applies_to(row):
-            messages.warning(request, f"{self._operation.label}: there is nothing to do any more.")
+        if refusal := self._refusal(row):
+            messages.warning(request, f"{self._operation.label}: {refusal}")
             return self._leave(request, row)
         form = self._operation.form(request.POST if request.method == "POST" else None, row=row)
         if not form.is_valid():
@@ -154,6 +168,12 @@ class OperationView:
             messages.warning(request, "This form was sent already. What it made is not shown again.")
             return self._leave(request, row)
         return self._run(request, row, form)
+
+    def _refusal(self, row: Any) -> str:
+        app = disabled_app_of(row)
+        if self._operation.sends and app:
+            return f"{app.name} is disabled: nothing is sent until it is enabled."
+        return "" if self._operation.applies_to(row) else "there is nothing to do any more."
 
     def _run(self, request: HttpRequest, row: Any, form: PlainForm) -> HttpResponse:
         named = copy.copy(row)  # a deletion takes the key from the row, but not from what names it in the log

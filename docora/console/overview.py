@@ -14,17 +14,20 @@ from django.utils.html import format_html
 from rq import Worker
 
 from docora import condition
-from docora.console import disk, statistics
+from docora.console import cures, disk, states, statistics
+from docora.console.base import may_operate as may
 from docora.console.charts import Chart, Point, chart
-from docora.console.display import NOTHING, WATCH_TONES, Tone, ago, size, span, title_of
+from docora.console.display import NOTHING, ago, milliseconds, number, percent, plural, size, span, title_of
+from docora.console.states import State, Tone
 from docora.console.statistics import Tally
 from repositories import circuit, watch_state
 from repositories.base import pulse, queue
 from repositories.errors import EndpointDisabled, hint_for
-from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.models import App, Repository, Watch
 from snapshots.models import Parked
 
 _MOST = 6
+_USUAL = ("failed", "scanning", "pending", "synced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class Trouble:
     subject: str
     url: str
     reason: str
-    hint: str
+    hint: object
     since: object = ""
     button: str = ""
     button_url: str = ""
@@ -60,16 +63,16 @@ class Troubles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     tiles: list[Tile]
-    states: list[tuple[str, int, Tone, str]]
+    states: list[tuple[State, int, str]]
     troubles: list[Troubles]
     charts: list[Chart]
 
 
 def look(request: HttpRequest) -> Overview:
-    """Only what this user may see; the buttons only for who may press them."""
+    """Only what this user may see; buttons, and links to them, only for users who may press them."""
     if not request.user.has_perm("repositories.view_watch"):
         return Overview(tiles=[], states=[], troubles=[], charts=[])
-    may_operate = request.user.has_perm("repositories.change_watch")
+    may_operate = may(request)
     hour, day = statistics.last_hour(), statistics.last_day()
     return Overview(
         tiles=[*_stock(), *_flow(statistics.total(hour.values()), statistics.total(day.values())), *_machine()],
@@ -85,15 +88,15 @@ def _stock() -> Iterator[Tile]:
     disabled = App.objects.exclude(disabled_at=None).count()
     yield Tile(
         title="Apps",
-        value=f"{App.objects.count():,}",
-        detail=f"disabled: {disabled}",
+        value=number(App.objects.count()),
+        detail=f"{number(disabled)} disabled",
         url=_list("repositories_app"),
         tone="bad" if disabled else "good",
     )
     yield Tile(
         title="Repositories",
-        value=f"{repositories['total']:,}",
-        detail=f"open circuits: {repositories['open']}",
+        value=number(repositories["total"]),
+        detail=plural(repositories["open"], "open circuit"),
         url=_list("repositories_repository"),
         tone="bad" if repositories["open"] else "good",
     )
@@ -102,21 +105,21 @@ def _stock() -> Iterator[Tile]:
 def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
     yield Tile(
         title="Deliveries, last hour",
-        value=f"{hour.total:,}",
-        detail=f"{hour.total / 60:.1f} a minute, {day.total:,} in a day",
+        value=number(hour.total),
+        detail=f"{hour.total / 60:.1f} a minute, {number(day.total)} in a day",
         url=_list("snapshots_delivery"),
     )
     yield Tile(
         title="Accepted, last hour",
-        value=_percent(hour),
-        detail=f"{_percent(day)} in a day",
+        value=percent(hour.success_rate),
+        detail=f"{percent(day.success_rate)} in a day",
         url=_list("snapshots_delivery", outcome="refused", when="hour"),
         tone="bad" if hour.success_rate is not None and hour.success_rate < 95 else "good",
     )
     yield Tile(
         title="95 % answered within",
-        value=_milliseconds(hour.percentile(95)),
-        detail=f"half within {_milliseconds(hour.percentile(50))}; in a day {_milliseconds(day.percentile(95))}",
+        value=milliseconds(hour.percentile(95)),
+        detail=f"half within {milliseconds(hour.percentile(50))}; in a day {milliseconds(day.percentile(95))}",
     )
 
 
@@ -133,7 +136,7 @@ def _queue(url: str) -> Iterator[Tile]:
     depth, oldest, workers = _queues()
     waiting = f"oldest waits for {span(oldest)}" if oldest else "nothing waits"
     late = oldest is not None and oldest > timedelta(minutes=5)
-    yield Tile(title="Queue", value=f"{depth:,} jobs", detail=waiting, url=url, tone="warn" if late else "good")
+    yield Tile(title="Queue", value=plural(depth, "job"), detail=waiting, url=url, tone="warn" if late else "good")
     detail, untended = "alive" if workers else "nothing is fetched or delivered", pulse.untended_queues()
     if workers and untended:
         detail = f"none takes {', '.join(untended)}"
@@ -158,16 +161,13 @@ def _queues() -> tuple[int, timedelta | None, int]:
     return sum(each.count for each in queues), oldest, Worker.count(connection=queue.connection())
 
 
-def _states() -> list[tuple[str, int, Tone, str]]:
-    counts = dict(Watch.objects.order_by().values_list("status").annotate(Count("pk")))
+def _states() -> list[tuple[State, int, str]]:
+    """How many watches are in each state: the usual ones always, the others where there are any."""
+    counts = states.WATCH.count()
     return [
-        (
-            status.replace("_", " "),
-            counts.get(status, 0),
-            WATCH_TONES[status],
-            _list("repositories_watch", status__exact=status),
-        )
-        for status in WatchStatus.values
+        (state, counts.get(state.name, 0), _list("repositories_watch", state=state.name))
+        for state in states.WATCH.all
+        if state.name in counts or state.name in _USUAL
     ]
 
 
@@ -196,7 +196,7 @@ def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
         title="Parked files",
         count=Parked.objects.count(),
         url=_list("snapshots_parked"),
-        shown=list(_parked([row["newest"] for row in parked.order_by("-newest")[:_MOST]])),
+        shown=list(_parked([row["newest"] for row in parked.order_by("-newest")[:_MOST]], may_operate)),
     )
 
 
@@ -215,7 +215,7 @@ def _failed(watch: Watch, may_operate: bool) -> Trouble:
         subject=title_of(watch),
         url=_page(watch),
         reason=watch.last_error,
-        hint=hint_for(watch.last_error_code),
+        hint=cures.linked(hint_for(watch.last_error_code), cures.of_watch(watch), may_operate=may_operate),
         since=format_html("in sync {}", ago(watch.synced_at)) if watch.synced_at else "never in sync",
         button="Retry" if may_operate else "",
         button_url=reverse("admin:repositories_watch_retry", args=[watch.pk]),
@@ -228,7 +228,9 @@ def _circuit(repository: Repository, may_operate: bool) -> Trouble:
         subject=str(repository),
         url=_page(repository),
         reason=repository.last_error,
-        hint=hint_for(repository.last_error_code),
+        hint=cures.linked(
+            hint_for(repository.last_error_code), cures.Subject(repository=repository), may_operate=may_operate
+        ),
         since=f"probe in {span(probe_at - now)}" if probe_at and probe_at > now else "probe is due",
         button="Reset circuit" if may_operate else "",
         button_url=reverse("admin:repositories_repository_reset_circuit", args=[repository.pk]),
@@ -242,7 +244,7 @@ def _disabled(may_operate: bool) -> Troubles:
             subject=app.name,
             url=_page(app),
             reason=app.disabled_reason,
-            hint=EndpointDisabled.hint,
+            hint=cures.linked(EndpointDisabled.hint, cures.Subject(app=app), may_operate=may_operate),
             since=ago(app.disabled_at),
             button="Enable" if may_operate else "",
             button_url=reverse("admin:repositories_app_enable", args=[app.pk]),
@@ -254,7 +256,7 @@ def _disabled(may_operate: bool) -> Troubles:
     )
 
 
-def _parked(ids: list[int]) -> Iterator[Trouble]:
+def _parked(ids: list[int], may_operate: bool) -> Iterator[Trouble]:
     """The newest of each watch stands for all of them."""
     rows = Parked.objects.filter(pk__in=ids).select_related("watch__app", "watch__repository", "file").order_by("-pk")
     for parked in rows:
@@ -262,7 +264,7 @@ def _parked(ids: list[int]) -> Iterator[Trouble]:
             subject=f"{parked.file.path} for {parked.watch.app.name}",
             url=_page(parked.watch),
             reason=parked.reason,
-            hint="The endpoint refused this content for itself; the others go on.",
+            hint=cures.linked(states.WATCH.named("parked").cure, cures.of_watch(parked.watch), may_operate=may_operate),
             since=ago(parked.parked_at),
         )
 
@@ -275,7 +277,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
         chart(
             "95 % answered within",
             [
-                Point(title=f"{at:%H:00}: {_milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
+                Point(title=f"{at:%H:00}: {milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
                 for at, tally in day.items()
             ],
             unit="ms",
@@ -301,14 +303,6 @@ def _points(tallies: dict[datetime, Tally], clock: str) -> list[Point]:
         )
         for at, tally in tallies.items()
     ]
-
-
-def _percent(tally: Tally) -> str:
-    return NOTHING if tally.success_rate is None else f"{tally.success_rate:.4g} %"
-
-
-def _milliseconds(number: int | None) -> str:
-    return NOTHING if number is None else f"{number:,} ms"
 
 
 def _page(row: Any) -> str:

@@ -26,11 +26,11 @@ class ParkedAdmin(OfAWatchAdmin):
     list_select_related = ["watch__app", "watch__repository", "file"]
     search_fields = ["file__path", "reason", "watch__app__name"]
     search_help_text = "Path, reason or app"
-    linked_by = {"watch__id__exact"}
+    linked_by = {"watch__id__exact", "watch__app__id__exact"}
     ordering = ["-pk"]
     paginator = BoundedPaginator
     actions = ["retry_selected"]
-    operations = [Operation(name="retry", label="Retry", icon="replay", run=_retry)]
+    operations = [Operation(name="retry", label="Retry", icon="replay", run=_retry, sends=True)]
 
     @admin.display(description="Path")
     def path(self, parked: Parked) -> str:
@@ -44,14 +44,13 @@ class ParkedAdmin(OfAWatchAdmin):
         return [
             ("Path", parked.file.path),
             ("Reason", parked.reason),
-            (
-                "What to do",
-                "The endpoint refuses this content. Its next content is sent by itself; or retry.",
-            ),
             ("Watch", page_link(parked.watch)),
             ("Attempts", list_link(Delivery, "Log of deliveries", watch__id__exact=parked.watch_id, when="all")),
             ("Parked", ago(parked.parked_at)),
         ]
+
+    def cure(self, parked: Parked, *, may_operate: bool) -> str:
+        return "The endpoint refuses this content. The next content of the path is sent by itself; or press Retry."
 
     @admin.action(description="Retry all parked files of these watches", permissions=["operate"])
     def retry_selected(self, request: HttpRequest, rows: QuerySet[Parked]) -> HttpResponse:

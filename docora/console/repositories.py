@@ -4,16 +4,30 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from docora.console import bulk, disk
-from docora.console.base import ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, badge, code, commit_link, lines, list_link, size, span
-from docora.console.filters import ChoiceFilter
+from docora.console import bulk, cures, disk, states
+from docora.console.base import SECRETS, ConsoleAdmin, Fact
+from docora.console.display import (
+    NOTHING,
+    ago,
+    badge,
+    code,
+    commit_link,
+    due,
+    lines,
+    list_link,
+    number,
+    plural,
+    size,
+    span,
+    state_badge,
+)
+from docora.console.filters import StateFilter
 from docora.console.operations import Operation, TypedNameForm
 from repositories import circuit, watches
 from repositories.errors import hint_for
@@ -49,24 +63,14 @@ def _impact(repository: Repository) -> list[str]:
     watches = repository.watches.select_related("app")
     names = ", ".join(watch.app.name for watch in watches[:10])
     return [
-        f"{watches.count()} watches ({names})",
-        f"{repository.snapshots.count()} snapshots and the log of deliveries",
+        f"{plural(watches.count(), 'watch', 'watches')} ({names})",
+        f"{plural(repository.snapshots.count(), 'snapshot')} and the log of deliveries",
         "the clone on disk",
     ]
 
 
-_READABLE = Q(pk__in=Watch.objects.filter(access_denied_at=None).values("repository"))
-
-
-class StateFilter(ChoiceFilter):
-    title = parameter_name = "state"
-    offered = {
-        "healthy": ("Healthy", Q(consecutive_failures=0, circuit_open_until=None) & _READABLE),
-        "unreadable": ("No token can read it", ~_READABLE),
-        "failing": ("Failing", Q(consecutive_failures__gt=0)),
-        "open": ("Circuit open", ~Q(circuit_open_until=None)),
-        "repair": ("To be cloned anew", Q(needs_repair=True)),
-    }
+class RepositoryStateFilter(StateFilter):
+    states = states.REPOSITORY
 
 
 @admin.register(Repository)
@@ -75,7 +79,7 @@ class RepositoryAdmin(ConsoleAdmin):
     search_fields = ["owner", "name", "public_id", "commit_sha"]
     search_help_text = "Owner, name, id or commit"
     ordering = ["owner", "name", "ref"]
-    list_filter = [StateFilter, "is_private"]
+    list_filter = [RepositoryStateFilter, "is_private"]
     change_form_template = "docora/console/repository.html"
     actions = ["reset_circuits"]
     operations = [
@@ -113,12 +117,11 @@ class RepositoryAdmin(ConsoleAdmin):
         return bulk.start(request, "reset_circuit", rows)
 
     def prepare(self, rows: list[Repository]) -> None:
+        states.REPOSITORY.attach(rows)
         watches = Watch.objects.filter(repository__in=[row.pk for row in rows]).values_list("repository")
         watchers = dict(watches.annotate(Count("pk")))
-        readable = set(watches.filter(access_denied_at=None).values_list("repository", flat=True))
         for row in rows:
             row.watchers = watchers.get(row.pk, 0)  # type: ignore[attr-defined]
-            row.is_unreadable = row.watchers > 0 and row.pk not in readable  # type: ignore[attr-defined]
 
     @admin.display(description="Repository", ordering="owner")
     def title(self, repository: Repository) -> str:
@@ -134,7 +137,8 @@ class RepositoryAdmin(ConsoleAdmin):
 
     @admin.display(description="Watchers")
     def watchers(self, repository: Repository) -> object:
-        return list_link(Watch, repository.watchers, repository__id__exact=repository.pk)  # type: ignore[attr-defined]
+        watchers = number(repository.watchers)  # type: ignore[attr-defined]
+        return list_link(Watch, watchers, repository__id__exact=repository.pk)
 
     @admin.display(description="Failures in a row", ordering="consecutive_failures")
     def failures(self, repository: Repository) -> int:
@@ -149,7 +153,6 @@ class RepositoryAdmin(ConsoleAdmin):
         measured = disk.of(repository)
         return [
             ("State", lines(state_of(repository), repository.last_error)),
-            ("What to do", hint_for(repository.last_error_code) or NOTHING),
             (
                 "URL",
                 format_html('<a class="dc-link" href="{0}" rel="noreferrer" target="_blank">{0}</a>', repository.url),
@@ -162,30 +165,32 @@ class RepositoryAdmin(ConsoleAdmin):
                 format_html("{}, measured {}", size(measured.size), ago(measured.at)) if measured else NOTHING,
             ),
             ("Last look", ago(repository.last_checked_at)),
-            ("Next look", ago(repository.next_check_at)),
+            ("Next look", due(repository.next_check_at)),
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__repository__id__exact=repository.pk)),
             ("Repository id", code(repository.public_id)),
             ("Visibility", "private" if repository.is_private else "public"),
         ]
 
+    def cure(self, repository: Repository, *, may_operate: bool) -> SafeString | str:
+        text = hint_for(repository.last_error_code) or repository.shown_state.cure  # type: ignore[attr-defined]
+        return cures.linked(text, cures.Subject(repository=repository), may_operate=may_operate)
+
     def panels(self, request: HttpRequest, repository: Repository) -> dict[str, object]:
         newest = repository.snapshots.order_by("-sequence")[:10]
+        watches = repository.watches.select_related("app").defer(*SECRETS)
+        shown = watches.order_by(F("synced_at").desc(nulls_first=True))[:20]
+        states.WATCH.attach(shown)
         return {
             "snapshots": [(snapshot, commit_link(repository, snapshot.commit_sha)) for snapshot in newest],
-            "watches": repository.watches.select_related("app").order_by(F("synced_at").desc(nulls_first=True))[:20],
+            "watches": shown,
         }
 
 
 def state_of(repository: Repository) -> SafeString:
-    if probe_at := circuit.next_probe(repository):
-        left = probe_at - timezone.now()
-        return badge(f"circuit open, probe in {span(left)}" if left > timedelta() else "circuit open, probe due", "bad")
-    if repository.is_unreadable:  # type: ignore[attr-defined]
-        return badge("no token can read it", "bad")
-    if repository.needs_repair:
-        return badge("to be cloned anew", "warn")
-    if repository.consecutive_failures:
-        return badge("failing", "warn")
-    if not repository.last_checked_at:
-        return badge("not looked at yet", "calm")
-    return badge("healthy", "good")
+    state: states.State = repository.shown_state  # type: ignore[attr-defined]
+    probe_at = circuit.next_probe(repository)
+    if state.name != "open" or probe_at is None:
+        return state_badge(repository)
+    left = probe_at - timezone.now()
+    probe = f"probe in {span(left)}" if left > timedelta() else "probe due"
+    return badge(f"{state.label}, {probe}", state.tone)

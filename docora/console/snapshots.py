@@ -5,7 +5,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, badge, commit_link, lines, page_link, size
+from docora.console.display import NOTHING, ago, badge, commit_link, lines, number, page_link, size
 from snapshots.models import FileVersion, Snapshot
 
 _SHOWN = 100
@@ -28,7 +28,7 @@ class SnapshotAdmin(ConsoleAdmin):
 
     @admin.display(description="Changes")
     def changes(self, snapshot: Snapshot) -> str:
-        return f"+{snapshot.created:,} ~{snapshot.updated:,} -{snapshot.deleted:,}"
+        return f"+{number(snapshot.created)} ~{number(snapshot.updated)} -{number(snapshot.deleted)}"
 
     @admin.display(description="Size", ordering="bytes")
     def volume(self, snapshot: Snapshot) -> str:
@@ -48,7 +48,7 @@ class SnapshotAdmin(ConsoleAdmin):
             ("Commit", self.commit(snapshot)),
             ("Branch", snapshot.branch or NOTHING),
             ("Changes", self.changes(snapshot)),
-            ("Files", f"{snapshot.files:,}"),
+            ("Files", number(snapshot.files)),
             ("Size", size(snapshot.bytes)),
             ("Left out", lines(*(f"{item['path']}: {item['reason']}" for item in snapshot.left_out[:50])) or NOTHING),
             ("Taken", ago(snapshot.taken_at)),

@@ -12,35 +12,34 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from docora.console import bulk
+from docora.console import bulk, cures, states
 from docora.console.base import SECRETS, ConsoleAdmin, Fact
 from docora.console.display import (
     NOTHING,
     ago,
     badge,
     commit_link,
+    due,
     lines,
     list_link,
+    number,
     page_link,
+    plural,
     progress,
     size,
-    watch_badge,
+    state_badge,
 )
-from docora.console.filters import ChoiceFilter
+from docora.console.filters import ChoiceFilter, StateFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from docora.limits import seats
 from repositories import watch_state, watches
-from repositories.errors import all_errors, hint_for
+from repositories.errors import EndpointDisabled, all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING
 from snapshots.acknowledged import count_acknowledged, count_parked
 from snapshots.delivery import redelivery
 from snapshots.models import Delivery, Parked, Snapshot
-
-
-def _is_enabled(watch: Watch) -> bool:
-    return watch.app.disabled_at is None
 
 
 class TokenForm(PlainForm):
@@ -91,6 +90,24 @@ def _redeliver_since(watch: Watch, data: dict[str, Any]) -> str:
     return f"What {watch.app.name} got since {data['moment']:%Y-%m-%d %H:%M} is being sent again."
 
 
+def _unwatch(watch: Watch, _: dict[str, Any]) -> str:
+    watches.unwatch(watch.app, watch.repository.public_id)
+    return f"{watch.app.name} does not watch {watch.repository} any more."
+
+
+def _impact_of_unwatching(watch: Watch) -> list[str]:
+    is_last = not watch.repository.watches.exclude(pk=watch.pk).exists()
+    return [
+        f"what Docora knows of {plural(watch.delivered.count(), 'delivered file')}; the app itself keeps them",
+        "the log of its deliveries",
+        *(["the repository and its clone, because nobody else watches it"] if is_last else []),
+    ]
+
+
+class WatchStateFilter(StateFilter):
+    states = states.WATCH
+
+
 class TroubleFilter(ChoiceFilter):
     title = parameter_name = "trouble"
     offered = {
@@ -111,7 +128,7 @@ class ReasonFilter(ChoiceFilter):
 @admin.register(Watch)
 class WatchAdmin(ConsoleAdmin):
     list_display = ["title", "state", "files", "reason", "synced"]
-    list_filter = ["status", TroubleFilter, ReasonFilter]
+    list_filter = [WatchStateFilter, TroubleFilter, ReasonFilter]
     search_fields = ["app__name", "app__public_id", "repository__owner", "repository__name", "repository__public_id"]
     search_help_text = "App or repository, by name or id"
     linked_by = {"app__id__exact", "repository__id__exact"}
@@ -124,21 +141,23 @@ class WatchAdmin(ConsoleAdmin):
             label="Retry",
             icon="replay",
             run=_retry,
-            applies_to=lambda watch: watch.status != WatchStatus.SYNCED and not watch.app.disabled_at,
+            applies_to=lambda watch: watch.status != WatchStatus.SYNCED,
+            sends=True,
         ),
         Operation(
             name="retry_parked",
             label="Retry parked files",
             icon="unarchive",
             run=_retry_parked,
-            applies_to=lambda watch: watch.parked.exists() and not watch.app.disabled_at,
+            applies_to=lambda watch: watch.parked.exists(),
+            sends=True,
         ),
         Operation(
             name="resync",
             label="Resync",
             icon="sync",
             run=_resync,
-            applies_to=_is_enabled,
+            sends=True,
             asks_first=True,
             explanation="Every file is sent to the app again, also those that it has.",
         ),
@@ -148,7 +167,7 @@ class WatchAdmin(ConsoleAdmin):
             icon="history",
             run=_redeliver_since,
             form=MomentForm,
-            applies_to=_is_enabled,
+            sends=True,
         ),
         Operation(
             name="change_token",
@@ -158,12 +177,24 @@ class WatchAdmin(ConsoleAdmin):
             form=TokenForm,
             explanation="What was delivered stays delivered; the errors of the watch are cleared.",
         ),
+        Operation(
+            name="unwatch",
+            label="Unwatch",
+            icon="visibility_off",
+            run=_unwatch,
+            impact=_impact_of_unwatching,
+            asks_first=True,
+            deletes=True,
+            is_dangerous=True,
+            explanation="The app is told nothing more of this repository. This cannot be undone. With the watch goes:",
+        ),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Watch]:
         return super().get_queryset(request).select_related("app", "repository").defer(*SECRETS)
 
     def prepare(self, rows: list[Watch]) -> None:
+        states.WATCH.attach(rows)
         acknowledged, parked = count_acknowledged(rows), count_parked(rows)
         totals = _totals({watch.repository_id for watch in rows})
         for watch in rows:
@@ -177,22 +208,22 @@ class WatchAdmin(ConsoleAdmin):
 
     @admin.display(description="State", ordering="status")
     def state(self, watch: Watch) -> SafeString:
-        return watch_badge(watch)
+        return state_badge(watch)
 
     @admin.display(description="Files delivered")
     def files(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
         if refused := watch.refused:  # type: ignore[attr-defined]
-            wanted = f" of {total:,}" if watch.selection == EVERYTHING else ""
-            return badge(f"{done:,}{wanted}, {refused:,} parked", "warn")
+            wanted = f" of {number(total)}" if watch.selection == EVERYTHING else ""
+            return badge(f"{number(done)}{wanted}, {number(refused)} parked", "warn")
         if watch.status == WatchStatus.SYNCED:
-            return f"{done:,}"
+            return number(done)
         # How many files a selection takes is not known before they are all compared.
-        return progress(done, total) if watch.selection == EVERYTHING else f"{done:,} so far"
+        return progress(done, total) if watch.selection == EVERYTHING else f"{number(done)} so far"
 
     @admin.display(description="Reason")
     def reason(self, watch: Watch) -> str:
-        return watch.last_error[:120] or NOTHING
+        return _reason(watch)[:120] or NOTHING
 
     @admin.display(description="In sync", ordering="synced_at")
     def synced(self, watch: Watch) -> object:
@@ -201,15 +232,14 @@ class WatchAdmin(ConsoleAdmin):
     def facts(self, watch: Watch) -> list[Fact]:
         self.prepare([watch])
         return [
-            ("State", lines(watch_badge(watch), watch.last_error)),
-            ("What to do", hint_for(watch.last_error_code) or NOTHING),
+            ("State", lines(state_badge(watch), _reason(watch))),
             ("Files delivered", self.files(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
             ("The app has", commit_link(watch.repository, watch.synced_commit)),
             ("In sync", ago(watch.synced_at)),
             ("Attempts in a row", watch.retry_count),
-            ("Next attempt", ago(watch.retry_at)),
+            ("Next attempt", NOTHING if watch.app.disabled_at else due(watch.retry_at)),
             ("Files wanted", _selection(watch)),
             ("Token", "stored, never shown" if watch.token else "none: a public repository"),
             ("Token accepted", ago(watch.access_proven_at)),
@@ -217,6 +247,11 @@ class WatchAdmin(ConsoleAdmin):
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__id__exact=watch.pk)),
             ("Watching", ago(watch.created_at)),
         ]
+
+    def cure(self, watch: Watch, *, may_operate: bool) -> SafeString | str:
+        code = EndpointDisabled.code if watch.app.disabled_at else watch.last_error_code
+        text = hint_for(code) or watch.shown_state.cure  # type: ignore[attr-defined]
+        return cures.linked(text, cures.of_watch(watch), may_operate=may_operate)
 
     def panels(self, request: HttpRequest, watch: Watch) -> dict[str, object]:
         return {
@@ -232,6 +267,11 @@ class WatchAdmin(ConsoleAdmin):
     def resync_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
         explanation = "Every file is sent to the apps again, also those that they have."
         return bulk.confirm(request, "resync", watches, explanation)
+
+
+def _reason(watch: Watch) -> str:
+    """Also of a watch that was begun after its app had been disabled."""
+    return watch.app.disabled_reason if watch.app.disabled_at else watch.last_error
 
 
 def _selection(watch: Watch) -> str:

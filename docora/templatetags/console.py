@@ -8,7 +8,10 @@ from snapshots.models import Delivery
 register = template.Library()
 register.filter("ago", display.ago)
 register.filter("page_link", display.page_link)
-register.filter("watch_badge", display.watch_badge)
+register.filter("state_badge", display.state_badge)
+register.filter("number", display.number)
+register.filter("milliseconds", display.milliseconds)
+register.filter("size", display.size)
 register.filter("outcome", display.outcome_of)
 
 

@@ -149,7 +149,7 @@ def test_an_app_is_disabled_with_a_reason_and_enabled_again(
 def test_deleting_an_app_tells_the_impact_and_wants_its_name(operator: Client, watch: Watch, work: Work) -> None:
     url = reverse("admin:repositories_app_remove", args=[watch.app.pk])
     page = operator.get(url).content.decode()
-    assert "1 watches" in page
+    assert "1 watch, with the log of deliveries" in page
     assert "acme/handbook" in page
     assert "3 delivered files" in page
     assert "This is not the name" in operate(operator, watch.app, "remove", name="alice")

@@ -1,5 +1,6 @@
 """The overview: what there is, what needs attention, how deliveries went; and what each page costs the database."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -26,12 +27,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
 MODELS: list[type[Model]] = [App, Repository, Watch, Snapshot, Delivery]
 MOST_QUERIES = {
     "/admin/": 23,
-    "/admin/repositories/app/": 7,
-    "/admin/repositories/app/1/change/": 8,
+    "/admin/repositories/app/": 8,
+    "/admin/repositories/app/1/change/": 10,
     "/admin/repositories/repository/": 7,
-    "/admin/repositories/repository/1/change/": 10,
-    "/admin/repositories/watch/": 9,
-    "/admin/repositories/watch/1/change/": 14,
+    "/admin/repositories/repository/1/change/": 11,
+    "/admin/repositories/watch/": 10,
+    "/admin/repositories/watch/1/change/": 15,
     "/admin/snapshots/snapshot/": 5,
     "/admin/snapshots/snapshot/1/change/": 8,
     "/admin/snapshots/delivery/": 6,
@@ -70,7 +71,7 @@ def test_made_up_data_shows_troubles_with_reason_hint_and_button(admin: Client) 
     populate(apps=20, repositories=200, files=2000)
     page = overview(admin)
     for words in ("Failed watches", "503 Service Unavailable", "Ping it, look at its deliveries", "Open circuits"):
-        assert words in page
+        assert words in re.sub(r"<[^>]*>", "", page)
     assert "Disabled endpoints" in page
     assert "413 Request Entity Too Large" in page
     assert page.count(">Retry</button>") == 3
