@@ -235,6 +235,10 @@ class Watch(models.Model):
     synced_sequence = models.PositiveBigIntegerField(default=0, editable=False)
     synced_commit = models.CharField(max_length=64, blank=True, editable=False)
     synced_at = models.DateTimeField(null=True, editable=False)
+    files = models.PositiveIntegerField(default=0, editable=False, help_text="How many files the app has now.")
+    digest = models.CharField(
+        max_length=64, default="0" * 64, editable=False, help_text="Of all that the app has now: snapshots/digests.py."
+    )
     generation = models.PositiveIntegerField(
         default=0, editable=False, help_text="Counts up when a delivery under way must stop and look anew."
     )

@@ -19,6 +19,10 @@ def is_accepted(status: int | None) -> bool:
     return status is not None and 200 <= status < 300
 
 
+# A row of Delivered for a content that the app has. The others only ask for a delete to be repeated.
+HELD = ~Q(again="delete")
+
+
 class Snapshot(models.Model):
     """One commit of one repository, numbered in the order in which Docora saw them."""
 
@@ -103,7 +107,7 @@ class FileVersion(models.Model):
 
 
 class Delivered(models.Model):
-    """What an app has: the content of each path that it acknowledged last."""
+    """What an app has: the content of each path that it acknowledged last. See HELD for the exception."""
 
     watch = models.ForeignKey(Watch, models.CASCADE, related_name="delivered", db_index=False)
     file = models.ForeignKey(File, models.DO_NOTHING, related_name="delivered")

@@ -18,10 +18,10 @@ from django.utils import timezone
 from repositories import watch_state
 from repositories.errors import GitError, LockTimeoutError
 from repositories.git import clones
-from repositories.models import Repository, Watch
+from repositories.models import Repository, Watch, WatchStatus
 from repositories.repo_lock import janitor_lock, repo_lock
 from repositories.watches import purge_clone, request_snapshot
-from snapshots import history
+from snapshots import history, holdings
 from snapshots.models import Snapshot
 
 log = logging.getLogger("docora.reconcile")
@@ -71,6 +71,7 @@ def findings() -> Iterator[Finding]:
     yield from _missing_clones(set(on_disk))
     yield from _unneeded_pins([key for key in on_disk if key in known])
     yield from _old_history()
+    yield from _wrong_digests()
     yield from _over_quota([key for key in on_disk if key in known])
 
 
@@ -150,6 +151,18 @@ def _old_history() -> Iterator[Finding]:
 
 def _forget_history(repository: Repository, *, job_id: str) -> None:
     history.prune(repository)
+
+
+def _wrong_digests() -> Iterator[Finding]:
+    """Watches whose digest is not that of their rows. A delivery under way changes both between two reads: left out."""
+    for watch in Watch.objects.exclude(status=WatchStatus.SCANNING).select_related("app", "repository"):
+        if holdings.recorded(watch) != holdings.counted(watch):
+            yield Finding(str(watch), "the digest is not that of its rows", partial(_correct_digest, watch))
+
+
+def _correct_digest(watch: Watch, *, job_id: str) -> None:
+    if before := holdings.correct(watch):
+        log.error("The digest of %s was wrong: it stood for %d files (%s)", watch, before.files, before.digest)
 
 
 def _over_quota(keys: list[str]) -> Iterator[Finding]:

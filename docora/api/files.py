@@ -49,6 +49,7 @@ class FileFacts(NamedFile):
 class FilePage(Schema):
     commit_sha: str | None
     files: list[FileFacts]
+    digest: str = Field(description="Of what the app has acknowledged: that of this list, once it has all of it.")
     next_cursor: str | None
 
 
@@ -63,6 +64,7 @@ def list_files(request: HttpRequest, repository_id: str, cursor: Cursor = "", li
     return {
         "commit_sha": page.commits.get(page.following.sequence),
         "files": [facts(item) for item in page.items],
+        "digest": watch.digest,
         "next_cursor": None if page.is_last else feed.cursor_for(watch, page.following),
     }
 

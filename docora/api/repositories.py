@@ -144,6 +144,7 @@ class RepositoryState(WatchedRepository):
     retry_at: datetime | None
     acknowledged: int = Field(description="Files that the endpoint accepted and that the app has now.")
     parked: int = Field(description="Files that the endpoint refused. `synced` says that every other one was accepted.")
+    digest: str = Field(description="One number for all that the app has acknowledged and has now: see receivers.md.")
     last_error: LastError | None
     circuit: Circuit
 
@@ -167,6 +168,7 @@ class RepositoryState(WatchedRepository):
             retry_at=watch.retry_at,
             acknowledged=acknowledged,
             parked=parked,
+            digest=watch.digest,
             last_error=_last_error(watch),
             circuit=Circuit.of(repository),
         )

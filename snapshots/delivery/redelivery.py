@@ -24,7 +24,7 @@ from snapshots import manifest
 from snapshots.changes import Event, count_changes
 from snapshots.delivery import notices
 from snapshots.delivery.tell import request_delivery
-from snapshots.models import Delivered, Delivery, File, FileVersion, Parked, Snapshot
+from snapshots.models import HELD, Delivered, Delivery, File, FileVersion, Parked, Snapshot
 from snapshots.paths import GitPath
 
 _BATCH = 500
@@ -80,7 +80,7 @@ def resync(watch: Watch) -> None:
     """The whole watch again: every file that the app has, with new message ids."""
     with transaction.atomic():
         _hold(watch)
-        Delivered.objects.filter(watch=watch).update(again=Event.CREATE)
+        Delivered.objects.filter(HELD, watch=watch).update(again=Event.CREATE)
         Parked.objects.filter(watch=watch).update(again=True)
         # From the beginning: also a file of which the app has nothing, for whatever reason, is told.
         _ask_again(watch, synced_sequence=0, resyncs=F("resyncs") + 1)
@@ -140,7 +140,7 @@ def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
     files = [file for file in candidates if file.path in deliveries]
     ids = {event: [f.pk for f in files if deliveries[f.path].event == event] for event in Event}
     for event in (Event.CREATE, Event.UPDATE):
-        Delivered.objects.filter(watch=watch, file__in=ids[event]).update(again=event)
+        Delivered.objects.filter(HELD, watch=watch, file__in=ids[event]).update(again=event)
     Parked.objects.filter(watch=watch, file__in=[pk for pks in ids.values() for pk in pks]).update(again=True)
     here = FileVersion.objects.filter(file__in=ids[Event.DELETE], until=None).values_list("file_id", flat=True)
     gone = [f for f in files if f.pk in set(ids[Event.DELETE]).difference(here)]

@@ -27,7 +27,8 @@ from snapshots import rows
 from snapshots.changes import Change, Event, changes_for
 from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
-from snapshots.models import Delivered, Delivery, Parked, Snapshot
+from snapshots.digests import Holdings
+from snapshots.models import HELD, Delivered, Delivery, Parked, Snapshot
 
 # How soon a run notices that it must stop, although nothing is answered.
 _PULSE = 0.25
@@ -281,24 +282,24 @@ class Run:
         self._recorded_at = time.monotonic()
         outcomes, self._outcomes = self._outcomes, []
         with transaction.atomic() if outcomes or self._refused else nullcontext():
-            is_current = self._is_current()
+            row = self._row()
+            is_current = row.generation == self._watch.generation
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
-                _acknowledge(self._watch, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
+                _acknowledge(row, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
                 self._park(doubtful_too=park_all or self._believes_refusals)
         if not is_current:
             raise Outdated
 
-    def _is_current(self) -> bool:
-        """Under the row's lock, so that no unwatch and no resync can come between this check and the write."""
-        watches = Watch.objects.filter(pk=self._watch.pk)
-        if connection.in_atomic_block:
-            watches = watches.select_for_update()
-        generation = watches.values_list("generation", flat=True).first()
-        if generation is None:
+    def _row(self) -> Watch:
+        """The watch as it is now. Locked, where something is to be written: no unwatch, no resync and no other run can
+        come between this look and the write."""
+        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "files", "digest")
+        row = (watches.select_for_update() if connection.in_atomic_block else watches).first()
+        if row is None:
             raise WatchGone
-        return generation == self._watch.generation
+        return row
 
     def _park(self, *, doubtful_too: bool) -> None:
         parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
@@ -323,6 +324,9 @@ def _message(watch: Watch, change: Change, body: bytes, *, piece: int = 0) -> Fi
 
 
 def _acknowledge(watch: Watch, changes: list[Change]) -> None:
+    if not changes:
+        return
+    _sum_up(watch, changes)
     deleted = [change.file_id for change in changes if change.event is Event.DELETE]
     kept = [change for change in changes if change.event is not Event.DELETE]
     Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
@@ -335,6 +339,22 @@ def _acknowledge(watch: Watch, changes: list[Change]) -> None:
         [(watch.pk, change.file_id, change.sha256, now, None) for change in kept],
         instead_of=("watch", "file"),
     )
+
+
+def _sum_up(watch: Watch, changes: list[Change]) -> None:
+    """What the app has after these changes, from what its rows say before them.
+
+    Not from what was compared when the run began: two runs that record the same change count it once.
+    """
+    rows_before = Delivered.objects.filter(HELD, watch=watch, file__in=[change.file_id for change in changes])
+    had = {file_id: bytes(sha256) for file_id, sha256 in rows_before.values_list("file_id", "sha256")}
+    has = Holdings(watch.files, watch.digest)
+    for change in changes:
+        if change.file_id in had:
+            has = has.minus(change.path.raw, had[change.file_id])
+        if change.event is not Event.DELETE:
+            has = has.plus(change.path.raw, change.sha256)
+    Watch.objects.filter(pk=watch.pk).update(files=has.files, digest=has.digest)
 
 
 _LOGGED = (

@@ -1,9 +1,12 @@
 """Whatever happens on the way, in the end each app has exactly what `git ls-tree` lists of the last commit.
 
+And at every moment, the digest of a watch is that of the rows of what the app has acknowledged.
+
 Random edits, watches that come, go and are renewed, workers that crash before they have written down what was
 answered, and receivers that fail in every way they know; then all faults are lifted and everything is compared.
 """
 
+import hashlib
 import subprocess
 from functools import partial
 from itertools import count
@@ -12,13 +15,23 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import watches
 from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots import digests, holdings
 from snapshots.delivery import redelivery, run
+from snapshots.models import Delivery, Parked
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,13 +126,32 @@ class Story(RuleBasedStateMachine):
         assert watch
         redelivery.resync(watch)
 
+    @rule(event=st.sampled_from(["create", "update", "delete"]))
+    def redeliver(self, event: str) -> None:
+        redelivery.redeliver_many(Delivery.objects.filter(event=event).order_by("-pk")[:5])
+
+    @precondition(lambda self: Parked.objects.exists())
+    @rule()
+    def retry_parked(self) -> None:
+        for watch in Watch.objects.all():
+            redelivery.retry_parked(watch)
+
+    @invariant()
+    def the_digest_is_that_of_the_rows(self) -> None:
+        for watch in Watch.objects.all():
+            assert holdings.recorded(watch) == holdings.counted(watch)
+
     def teardown(self) -> None:
         for _, receiver in self.cast.values():
             receiver.faults.lift_all()
         self._deliver_all()
         for app, receiver in self.cast.values():
             for watch in Watch.objects.filter(app=app).select_related("repository"):
-                assert receiver.files.get(watch.repository.public_id, {}) == listed(self.remote)
+                files = receiver.files.get(watch.repository.public_id, {})
+                assert files == listed(self.remote)
+                assert holdings.recorded(watch) == digests.of_files(
+                    (path.encode(), hashlib.sha256(content).digest()) for path, content in files.items()
+                )
             for watch in Watch.objects.filter(app=app).select_related("repository"):
                 watches.unwatch(app, watch.repository.public_id)
         self.work(also_later_ones=True)
