@@ -57,6 +57,16 @@ def check_stored_secrets(**_: Any) -> Iterator[CheckMessage]:
         return  # no tables yet
 
 
+@register(Tags.database)
+def check_restored(**_: Any) -> Iterator[CheckMessage]:
+    try:
+        condition.check_restored()
+    except condition.Unmet as reason:
+        yield Error(str(reason), hint="Create another database, and name it in DATABASE_URL.", id="docora.E002")
+    except DatabaseError:
+        return
+
+
 @register(Tags.database, deploy=True)
 def check_reach(**_: Any) -> Iterator[CheckMessage]:
     if settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
+from docora.backup import postgresql
 from repositories.base import connections, pulse
 from repositories.models import App
 
@@ -32,6 +33,11 @@ def check_keys() -> None:
         raise Unmet("ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with") from None
 
 
+def check_restored() -> None:
+    if postgresql.UNFINISHED in connection.introspection.table_names():
+        raise Unmet("a restore was interrupted: restore once more, into a new database")
+
+
 def _outcome(check: Callable[[], None]) -> str:
     try:
         check()
@@ -51,6 +57,7 @@ def _database() -> None:
 
 @cache  # what is applied stays applied; an error is not kept
 def _migrations() -> None:
+    check_restored()
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         raise Unmet("migrations are missing: run manage.py migrate")

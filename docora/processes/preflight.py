@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import redis
 from django.db import DatabaseError, connection
@@ -57,6 +58,13 @@ def check_database() -> None:
         raise StartError(f"the database cannot be reached, see DATABASE_URL: {one_line(error)}") from None
 
 
+def check_restored() -> None:
+    try:
+        condition.check_restored()
+    except condition.Unmet as reason:
+        raise StartError(str(reason)) from None
+
+
 def check_keys() -> None:
     try:
         condition.check_keys()
@@ -96,14 +104,8 @@ def only_one(folder: Path, run: str) -> Iterator[str | None]:
 
     Kills what an earlier supervisor left because it was killed, and gives its run: the jobs are still to be put back.
     """
-    with (folder / "up.lock").open("a+") as file:
+    with _locked(folder) as (file, earlier_run):
         os.register_at_fork(after_in_child=file.close)  # a fork that has it open would hold it too
-        file.seek(0)
-        pid, _, earlier_run = file.read().strip().partition(" ")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
         if earlier_run:
             leftovers.kill(earlier_run, sparing=valkey.scope(earlier_run))
             leftovers.end(valkey.scope(earlier_run), patience=valkey.STOP_PATIENCE)
@@ -112,6 +114,26 @@ def only_one(folder: Path, run: str) -> Iterator[str | None]:
             yield earlier_run or None
         finally:
             _rewrite(file.fileno(), "")
+
+
+@contextmanager
+def keep_stopped(folder: Path) -> Iterator[None]:
+    """While this is held, `manage.py up` does not start on the data; fails if it runs."""
+    with _locked(folder):
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[tuple[IO[str], str]]:
+    """The file of the lock, and the run that an earlier supervisor has written into it and not removed."""
+    with (folder / "up.lock").open("a+") as file:
+        file.seek(0)
+        pid, _, earlier_run = file.read().strip().partition(" ")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"Docora is already running on {folder} (process {pid or 'unknown'})") from None
+        yield file, earlier_run
 
 
 def _rewrite(handle: int, text: str) -> None:

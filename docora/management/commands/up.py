@@ -56,6 +56,7 @@ class Command(BaseCommand):
             preflight.check_database()
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
+            preflight.check_restored()
             self._migrate()
             preflight.check_keys()
             self._say(f"  starting {_processes(plan)}")
