@@ -13,6 +13,9 @@ from docora.backup import postgresql
 from repositories.base import connections, pulse
 from repositories.models import App
 
+NO_DATABASE = "the database does not answer"
+NO_REDIS = "Redis does not answer"
+
 
 class Unmet(Exception):
     """Its text is shown to anybody who asks /ready."""
@@ -20,7 +23,20 @@ class Unmet(Exception):
 
 def outcomes() -> dict[str, str]:
     """By the name of each check: `ok`, or what is wrong."""
-    return {name: _outcome(check) for name, check in CHECKS.items()}
+    return {name: outcome(name) for name in CHECKS}
+
+
+def outcome(name: str) -> str:
+    """Of one check."""
+    try:
+        CHECKS[name]()
+    except Unmet as reason:
+        return str(reason)
+    except DatabaseError:
+        return NO_DATABASE
+    except redis.RedisError:
+        return NO_REDIS
+    return "ok"
 
 
 def check_keys() -> None:
@@ -36,18 +52,6 @@ def check_keys() -> None:
 def check_restored() -> None:
     if postgresql.UNFINISHED in connection.introspection.table_names():
         raise Unmet("a restore was interrupted: restore once more, into a new database")
-
-
-def _outcome(check: Callable[[], None]) -> str:
-    try:
-        check()
-    except Unmet as reason:
-        return str(reason)
-    except DatabaseError:
-        return "the database does not answer"
-    except redis.RedisError:
-        return "Redis does not answer"
-    return "ok"
 
 
 def _database() -> None:

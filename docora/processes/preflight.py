@@ -30,7 +30,8 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def check_git() -> None:
+def check_git() -> str:
+    """What it calls itself."""
     needed = ".".join(map(str, OLDEST_GIT))
     if shutil.which("git") is None:
         raise StartError(f"git is not installed, or not on the PATH: Docora needs git {needed} or newer")
@@ -38,6 +39,7 @@ def check_git() -> None:
     version = re.search(r"(\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_GIT:
         raise StartError(f"{output.strip() or 'this git'} is too old: Docora needs git {needed} or newer")
+    return output.strip()
 
 
 def check_writable(folder: Path, setting: str) -> None:
