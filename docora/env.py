@@ -266,6 +266,12 @@ GITHUB_APP_API_URL = _text(
     kind="a URL",
 )
 LOG_LEVEL = _text("DOCORA_LOG_LEVEL", "INFO", "the least level that is logged", kind="a level such as INFO")
+LOG_FORMAT = _text(
+    "DOCORA_LOG_FORMAT",
+    "auto",
+    "how log lines look: `pretty` text, one `json` object each, or `auto`, which is text on a terminal alone",
+    kind="auto, pretty or json",
+)
 SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
 RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "longest pause between two looks at one repository")
 MIN_RESCAN_INTERVAL = _seconds(

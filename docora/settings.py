@@ -9,7 +9,7 @@ from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
-from docora import env
+from docora import env, logs
 from docora.console.theme import UNFOLD as UNFOLD
 from docora.keys import read_or_create, read_rsa_key
 
@@ -36,6 +36,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "docora.request_id.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "docora.csp.ContentSecurityPolicy",
     "docora.api.gate.ApiGate",
@@ -150,20 +151,9 @@ JOB_FUNCTIONS: tuple[str, ...] = (
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 if env.LOG_LEVEL.upper() not in _LOG_LEVELS:
     raise ImproperlyConfigured(f"DOCORA_LOG_LEVEL: expected one of {', '.join(_LOG_LEVELS)}, got {env.LOG_LEVEL!r}")
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "line": {"format": "{asctime} {levelname:7} {name} {message}", "style": "{"},
-    },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": "WARNING"},
-    "loggers": {
-        "docora": {"level": env.LOG_LEVEL.upper()},
-        "django": {"level": "INFO"},
-        "rq": {"level": "WARNING"},
-    },
-}
+if env.LOG_FORMAT not in logs.FORMS:
+    raise ImproperlyConfigured(f"DOCORA_LOG_FORMAT: expected one of {', '.join(logs.FORMS)}, got {env.LOG_FORMAT!r}")
+LOGGING = logs.configuration(form=env.LOG_FORMAT, level=env.LOG_LEVEL.upper())
 
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if env.EMAIL_HOST else 'dummy'}.EmailBackend"
 EMAIL_HOST = env.EMAIL_HOST

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from repositories import access, circuit, timing, watch_state
 from repositories.access import Seen
-from repositories.base import counters
+from repositories.base import counters, log_context
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
@@ -69,7 +69,7 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     if repository is None or not circuit.claim_look(repository):
         return None
     timing.plan_next_look(repository, last_change=manifest.last_change(repository))
-    with counters.one_run() as counts:
+    with counters.one_run() as counts, log_context.bound(repository=repository.public_id):
         started = time.monotonic()
         outcome, pause = _look(repository, _Round(job_id=job_id, progress=progress, counts=counts))
         counts.add(counters.LOOKS, "git", outcome)

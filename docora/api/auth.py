@@ -4,6 +4,7 @@ from django.http import HttpRequest
 from ninja.security import HttpBearer
 
 from docora.limits import rate
+from repositories.base import log_context
 from repositories.models import App
 
 
@@ -11,6 +12,7 @@ class BearerToken(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> App | None:
         app = App.with_bearer(token)
         if app:
+            log_context.add(app=app.public_id)
             rate.spend_for_app(app)
         return app
 

@@ -8,6 +8,8 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 from gunicorn.app.base import BaseApplication
 
+from docora.processes.access_log import GunicornLog
+
 
 def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> None:
     """Answer requests that come in on this file descriptor, until SIGTERM."""
@@ -21,6 +23,7 @@ def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> 
         graceful_timeout=round(stop_grace),
         control_socket_disable=True,
         accesslog="-",
+        logger_class=GunicornLog,
         post_worker_init=_end_long_polls_at_stop,
     ).run()
 

@@ -14,7 +14,7 @@ from rq import Worker as RqWorker
 from rq.job import Job
 
 from docora.processes import parent_death
-from repositories.base import disks
+from repositories.base import disks, log_context
 from repositories.base.connections import ANONYMOUS
 from repositories.base.listed_job import ListedJob
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
@@ -59,10 +59,14 @@ class Worker(RqWorker):
             os.kill(self.horse_pid, STOP_WAITING)
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
-        try:
-            return super().perform_job(job, queue)
-        finally:
-            release_leftovers(job.id)
+        with log_context.bound(job_id=job.id, queue=queue.name):
+            if request_id := log_context.accepted_request_id(job.meta.get("request_id")):
+                log_context.add(request_id=request_id)
+            try:
+                return super().perform_job(job, queue)
+            finally:
+                release_leftovers(job.id)
+                log_context.forget()
 
     def wait_for_horse(self) -> Any:
         pid, status, usage = super().wait_for_horse()

@@ -14,7 +14,7 @@ from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
-from repositories.base import connections
+from repositories.base import connections, log_context
 from repositories.base.listed_job import ListedJob
 
 log = logging.getLogger("docora.queue")
@@ -54,6 +54,8 @@ class _Message:
     job_id: str
     timeout: float
     first: bool
+    # Of the request that asked for it: the lines of its job have it too.
+    request_id: str
 
     @property
     def target(self) -> Queue:
@@ -69,7 +71,7 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
     """
     # robust: the rows are committed and the scheduler's tick finds them, so Redis being down loses nothing.
     # No partial: Django looks for the name of a robust callback that fails.
-    message = _Message(queue, function, argument, job_id, timeout, first)
+    message = _Message(queue, function, argument, job_id, timeout, first, log_context.request_id())
     transaction.on_commit(lambda: _push(message), robust=True)
 
 
@@ -165,6 +167,7 @@ def _create(message: _Message) -> None:
         result_ttl=0,
         failure_ttl=3600,
         at_front=message.first,
+        meta={"request_id": message.request_id} if message.request_id else None,
         retry=Retry(max=len(_AFTER_A_CRASH), interval=_AFTER_A_CRASH),
     )
 

@@ -14,13 +14,17 @@ _SHORTEST_PIECE = 6
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # keeps every character at its place
 _AUTHORIZATION = re.compile(r"authorization\b.*", re.IGNORECASE)
 _URL_CREDENTIALS = re.compile(r"://[^/\s@]+@")
+# Tokens that can be told by their beginning: our own, GitHub's, GitLab's, and keys of webhooks.
+_TOKEN = re.compile(
+    r"\b(?:docora_[0-9a-f]{64}|gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|whsec_[\w+/=]{16,})"
+)
 
 
 def redact(text: str, secret: str = "") -> str:
-    """The text without the secret or a piece of it, without authorization headers, without credentials in URLs."""
+    """The text without the secret or a piece of it, authorization headers, credentials in URLs, and known tokens."""
     if secret:
         text = _hide_pieces(text, secret)
-    return _URL_CREDENTIALS.sub("://", _AUTHORIZATION.sub(_HIDDEN, text))
+    return _TOKEN.sub(_HIDDEN, _URL_CREDENTIALS.sub("://", _AUTHORIZATION.sub(_HIDDEN, text)))
 
 
 def _hide_pieces(text: str, secret: str) -> str:

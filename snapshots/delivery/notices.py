@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import accounts, messages, timing
-from repositories.base import counters, queue
+from repositories.base import counters, log_context, queue
 from repositories.errors import with_code
 from repositories.models import App, Repository, Watch
 from snapshots.delivery import endpoint
@@ -93,6 +93,12 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     if rest := timing.seconds_of_rest(watch.app):
         return rest
     message = notice.message_to(watch)
+    facts = {"app": watch.app.public_id, "repository": watch.repository.public_id, "message_id": message.id}
+    with log_context.bound(**facts):
+        return _send(kind, watch, message, attempt=attempt, lane=lane)
+
+
+def _send(kind: Kind, watch: Watch, message: Message, *, attempt: int, lane: str) -> float | None:
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     _count(answer, lane)

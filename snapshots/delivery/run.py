@@ -7,6 +7,7 @@ sent.
 """
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -29,6 +30,8 @@ from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.digests import Holdings
 from snapshots.models import HELD, Delivered, Delivery, Parked, Snapshot
+
+log = logging.getLogger("docora.delivery")
 
 # How soon a run notices that it must stop, although nothing is answered.
 _PULSE = 0.25
@@ -130,6 +133,8 @@ class Told:
     made_progress: bool
     slowest: float
     failure: Answer | None
+    failed_message: str
+    """The id of the message that `failure` answers."""
 
 
 class Run:
@@ -164,6 +169,7 @@ class Run:
         self._made_progress = False
         self._slowest = 0.0
         self._failure: Answer | None = None
+        self._failed_message = ""
 
     def tell_all(self) -> Told:
         everything = True
@@ -185,6 +191,7 @@ class Run:
             made_progress=self._made_progress,
             slowest=self._slowest,
             failure=self._failure,
+            failed_message=self._failed_message,
         )
 
     def _tell_each(self, changes: Iterator[Change]) -> bool:
@@ -262,18 +269,21 @@ class Run:
             self._made_progress |= outcome.acknowledges
         elif outcome.is_about_the_file:
             self._refused.append(outcome)
+            message, reason = outcome.message, outcome.answer.error
+            log.debug("Refused %s: %s", message.change.path.text, reason, extra={"message_id": message.id})
             if not self._believes_refusals and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
-                self._fail(outcome.answer)
+                self._fail(outcome)
         else:
-            self._fail(outcome.answer)
+            self._fail(outcome)
 
     @property
     def _believes_refusals(self) -> bool:
         """An endpoint that accepts other files, or that refuses after many attempts, means these files."""
         return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
 
-    def _fail(self, answer: Answer) -> None:
-        self._failure = self._failure or answer
+    def _fail(self, outcome: _Outcome) -> None:
+        if not self._failure:
+            self._failure, self._failed_message = outcome.answer, outcome.message.id
         self._client.drop_waiting()
 
     def _record(self, *, park_all: bool = False) -> None:

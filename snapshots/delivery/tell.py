@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from repositories import access, accounts, messages, timing, watch_state
-from repositories.base import counters, queue
+from repositories.base import counters, log_context, queue
 from repositories.errors import (
     AccessDenied,
     CloneDamaged,
@@ -77,6 +77,11 @@ def deliver(watch_id: int, *, job_id: str, lane: str = queue.SLOW_DELIVERIES) ->
     watch = Watch.objects.select_related("app", "repository").filter(pk=watch_id).first()
     if watch is None or watch.app.disabled_at:
         return None
+    with log_context.bound(app=watch.app.public_id, repository=watch.repository.public_id):
+        return _deliver(watch, job_id, lane)
+
+
+def _deliver(watch: Watch, job_id: str, lane: str) -> float | None:
     if watch.app.slow_since and lane != queue.SLOW_DELIVERIES:
         request_delivery(watch)
         return None
@@ -130,7 +135,8 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
     except (GitError, ForbiddenAddress) as error:
         return _put_off(watch, error)
     if told.failure:
-        return _after_failure(watch, told, told.failure, lane)
+        with log_context.bound(message_id=told.failed_message):
+            return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         return 0.0
     _count_acknowledged(watch, snapshot, lane, counts)

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
+from repositories.base import log_context
 from snapshots.looks import Looks
 from snapshots.schedule import begin_tick
 
@@ -31,12 +32,18 @@ class Command(BaseCommand):
         with Looks() as looks:
             while True:
                 close_old_connections()
-                try:
-                    begin_tick(looks)
-                    looks.work(settings.SCAN_INTERVAL)
-                except (DatabaseError, RedisError) as error:
-                    logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
-                    time.sleep(settings.SCAN_INTERVAL)
+                # What a tick asks for can be told from what a request asks for, and one tick from another.
+                with log_context.bound(request_id=f"tick-{log_context.new_request_id()}"):
+                    _tick(looks)
+
+
+def _tick(looks: Looks) -> None:
+    try:
+        begin_tick(looks)
+        looks.work(settings.SCAN_INTERVAL)
+    except (DatabaseError, RedisError) as error:
+        logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
+        time.sleep(settings.SCAN_INTERVAL)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
