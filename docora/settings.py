@@ -131,6 +131,7 @@ RQ = {
     "COMMIT_MODE": "on_db_commit",
     "JOB_CLASS": "repositories.base.listed_job.ListedJob",
 }
+RQ_SHOW_ADMIN_LINK = False  # its pages are in docora/console/queue.py
 JOB_FUNCTIONS: tuple[str, ...] = (
     "docora.console.bulk.run",
     "docora.console.disk.measure",

@@ -94,13 +94,6 @@ def put_fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     return connect()
 
 
-@pytest.fixture
-def queue_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """django-rq makes connections of its own; here they lead to the Redis of the test."""
-    for module in ("queues", "utils", "cron", "connection_utils"):
-        monkeypatch.setattr(f"django_rq.{module}.get_redis_connection", lambda *_: queue.connection())
-
-
 @pytest.fixture(scope="session")
 def valkey_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     socket = tmp_path_factory.mktemp("valkey") / "valkey.sock"

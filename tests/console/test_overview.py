@@ -22,7 +22,7 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from snapshots.models import Delivery, Snapshot
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
+pytestmark = pytest.mark.django_db
 
 MODELS: list[type[Model]] = [App, Repository, Watch, Snapshot, Delivery]
 MOST_QUERIES = {

@@ -16,7 +16,7 @@ from repositories.repo_lock import repo_lock
 from snapshots.models import Delivery, Parked, Snapshot
 from tests.support.worker import Work
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("queue_pages")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 LISTS = [
     "repositories_app",
@@ -29,7 +29,10 @@ LISTS = [
     "auth_group",
     "admin_logentry",
 ]
-QUEUE_PAGES = ["jobs", "queue_details", "failed_jobs", "scheduled_jobs", "started_jobs", "workers"]
+LINK = re.compile(
+    r'href="(/admin/(?:[a-z]+/[a-z]+/\d+/(?:change|history|do/[a-z_]+)|django_rq/dashboard/jobs/[\w-]+)/)'
+)
+QUEUE_LINES = ["waiting", "running", "later", "failed"]
 
 
 @pytest.fixture
@@ -60,13 +63,13 @@ def every_page(client: Client) -> list[tuple[str, str]]:
     found = [reverse("admin:index"), reverse("admin:repositories_app_add")]
     found += [reverse(f"admin:{name}_changelist") for name in LISTS]
     found += [reverse("admin:django_rq_dashboard_changelist")]
-    found += [reverse(f"admin:django_rq_{name}", args=[0]) for name in QUEUE_PAGES]
+    found += [reverse("admin:django_rq_dashboard_changelist", query={"state": line}) for line in QUEUE_LINES]
     pages: list[tuple[str, str]] = []
     for url in found:
         answer = client.get(url)
         assert answer.status_code == 200, url
         pages.append((url, answer.content.decode()))
-        links = re.findall(r'href="(/admin/[a-z]+/[a-z]+/\d+/(?:change|history|do/[a-z_]+)/)', pages[-1][1])
+        links = LINK.findall(pages[-1][1])
         found += [link for link in dict.fromkeys(links) if link not in found]
     return pages
 

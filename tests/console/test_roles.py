@@ -16,7 +16,7 @@ from repositories import accounts
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery, File, Parked, Snapshot
 
-pytestmark = [pytest.mark.django_db, pytest.mark.any_database, pytest.mark.usefixtures("queue_pages")]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 ROOMS = ["repositories_app", "repositories_repository", "repositories_watch"]
 HISTORY = ["snapshots_snapshot", "snapshots_delivery", "snapshots_parked"]
@@ -114,19 +114,30 @@ def test_bulk_actions_follow_the_role(client: Client, role: str) -> None:
     assert started == (role == OPERATOR)
 
 
+def queue_operations() -> list[str]:
+    verbs = ["requeue", "run", "delete"]
+    lines = ["failed", "later", "waiting"]
+    return [
+        *(reverse("admin:queue_act", args=["snapshot-1", verb]) for verb in verbs),
+        *(reverse("admin:queue_act_on_all", args=["snapshots", *pair]) for pair in zip(lines, verbs, strict=True)),
+    ]
+
+
 @pytest.mark.parametrize("role", ["superuser", OPERATOR, VIEWER])
 def test_everybody_with_a_role_sees_the_queue_but_viewers_cannot_touch_it(client: Client, role: str) -> None:
     login(client, role)
     assert client.get(reverse("admin:django_rq_dashboard_changelist")).status_code == 200
-    assert client.get(reverse("admin:django_rq_jobs", args=[0])).status_code == 200
-    emptied = client.post(reverse("admin:django_rq_clear", args=[0])).status_code
-    assert emptied == (403 if role == VIEWER else 302)
+    for url in queue_operations():
+        assert client.post(url).status_code == (403 if role == VIEWER else 302)
 
 
 def test_who_has_no_role_does_not_see_the_queue(client: Client) -> None:
     login(client, "nobody")
     assert client.get(reverse("admin:django_rq_dashboard_changelist")).status_code == 403
-    assert client.get(reverse("admin:django_rq_jobs", args=[0])).status_code == 403
+    assert client.get(reverse("admin:queue_job", args=["snapshot-1"])).status_code == 403
+    assert client.get(reverse("admin:django_rq_home_json")).status_code == 403
+    for url in queue_operations():
+        assert client.post(url).status_code == 403
 
 
 def test_nothing_is_shown_without_a_login(client: Client) -> None:

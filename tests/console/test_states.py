@@ -20,7 +20,7 @@ from repositories.errors import all_errors
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import File, Parked
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("queue_pages")]
+pytestmark = pytest.mark.django_db
 
 ADMIN_PAGE = (Path(__file__).parent.parent.parent / "docs" / "admin.md").read_text()
 COLOURS = {"good": "green", "bad": "red", "warn": "amber", "busy": "blue", "calm": "grey"}
