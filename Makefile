@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots lock format
+.PHONY: help install run demo test check bench bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots dashboard lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ bench-admin: $(VENV)/.dev ## every page of the admin with a million delivered fi
 
 screenshots: $(VENV)/.dev ## pictures of every page of the admin into data/screenshots; needs an installed Chromium
 	@$(BIN)/python -m tests.support.screenshots
+
+dashboard: $(VENV)/.dev ## a picture of the Grafana dashboard from a real run into docs/screenshots; needs Chromium and Prometheus
+	@$(BIN)/python -m tests.support.dashboard
 
 format: $(VENV)/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -357,6 +357,7 @@ ENDPOINT_PATIENCE_DAYS = _integer(
     "DOCORA_ENDPOINT_PATIENCE_DAYS", 5, "days after which an endpoint that accepts nothing is disabled"
 )
 DELIVERY_LOG_DAYS = _integer("DOCORA_DELIVERY_LOG_DAYS", 30, "days after which delivery attempts are forgotten")
+ADMIN_LOG_DAYS = _integer("DOCORA_ADMIN_LOG_DAYS", 365, "days after which what was done in the admin is forgotten")
 HISTORY_DAYS = _integer("DOCORA_HISTORY_DAYS", 30, "days for which the change feed can be read back")
 BINARY_CHUNK_THRESHOLD_BYTES = _bytes(
     "BINARY_CHUNK_THRESHOLD_BYTES", 1048576, "a larger binary file is sent in pieces", least=0

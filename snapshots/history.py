@@ -1,6 +1,5 @@
 """How far back what a repository contained stays known: as long as an app lacks it, and some days more."""
 
-from collections.abc import Iterable
 from datetime import timedelta
 
 from django.conf import settings
@@ -9,6 +8,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories.models import Repository
+from snapshots import retention
 from snapshots.models import Delivered, File, FileVersion, Parked, Snapshot
 
 _BATCH = 500
@@ -31,10 +31,9 @@ def prune(repository: Repository) -> None:
     """Forget what no app needs any more. The current files are never touched."""
     oldest = oldest_kept(repository)
     ended = FileVersion.objects.filter(repository=repository, until__lte=oldest)
-    while batch := list(ended.values_list("pk", flat=True)[:_BATCH]):
-        FileVersion.objects.filter(pk__in=batch).delete()
+    retention.delete(ended)
     _forget_files(repository)
-    _snapshots_before(repository, oldest).delete()
+    retention.delete(_snapshots_before(repository, oldest))
 
 
 def _forget_files(repository: Repository) -> None:
@@ -43,15 +42,14 @@ def _forget_files(repository: Repository) -> None:
         *(~Exists(model.objects.filter(file=OuterRef("pk"))) for model in (FileVersion, Delivered, Parked)),
         repository=repository,
     )
-    with transaction.atomic():
-        # A snapshot that is being written may be about to give one of them a version: it waits, or we do.
-        Repository.objects.select_for_update().filter(pk=repository.pk).first()
-        while batch := list(unused.values_list("pk", flat=True)[:_BATCH]):
-            _delete(batch)
-
-
-def _delete(file_ids: Iterable[int]) -> None:
-    File.objects.filter(pk__in=list(file_ids))._raw_delete("default")
+    deleted = _BATCH
+    while deleted == _BATCH:
+        with transaction.atomic():
+            # A snapshot that is being written may be about to give one of them a version: it waits, or we do.
+            Repository.objects.select_for_update().filter(pk=repository.pk).first()
+            batch = list(unused.values_list("pk", flat=True)[:_BATCH])
+            File.objects.filter(pk__in=batch)._raw_delete("default")
+            deleted = len(batch)
 
 
 def _snapshots_before(repository: Repository, sequence: int) -> QuerySet[Snapshot]:

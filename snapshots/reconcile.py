@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Min
+from django.db.models import Min, QuerySet
 from django.utils import timezone
 
 from repositories import watch_state
@@ -21,7 +22,7 @@ from repositories.git import clones
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.repo_lock import janitor_lock, repo_lock
 from repositories.watches import purge_clone, request_snapshot
-from snapshots import history, holdings
+from snapshots import history, holdings, retention
 from snapshots.models import Snapshot
 
 log = logging.getLogger("docora.reconcile")
@@ -71,6 +72,7 @@ def findings() -> Iterator[Finding]:
     yield from _missing_clones(set(on_disk))
     yield from _unneeded_pins([key for key in on_disk if key in known])
     yield from _old_history()
+    yield from _old_rows()
     yield from _wrong_digests()
     yield from _over_quota([key for key in on_disk if key in known])
 
@@ -163,6 +165,20 @@ def _wrong_digests() -> Iterator[Finding]:
 def _correct_digest(watch: Watch, *, job_id: str) -> None:
     if before := holdings.correct(watch):
         log.error("The digest of %s was wrong: it stood for %d files (%s)", watch, before.files, before.digest)
+
+
+def _old_rows() -> Iterator[Finding]:
+    """Deliveries are not among them: there may be so many that each tick of the scheduler trims them."""
+    for what, rows in (
+        ("sessions that have ended", retention.ended_sessions()),
+        (f"actions older than {settings.ADMIN_LOG_DAYS} days", retention.old_actions()),
+    ):
+        if rows.exists():
+            yield Finding("The admin", what, partial(_forget, rows))
+
+
+def _forget(rows: "QuerySet[Any, Any]", *, job_id: str) -> None:
+    retention.delete(rows)
 
 
 def _over_quota(keys: list[str]) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ the rest tick by tick.
 """
 
 import logging
-from datetime import timedelta
 
 from django.conf import settings
 from django.utils import timezone
@@ -14,13 +13,15 @@ from repositories import messages, watch_state
 from repositories.base import pulse, queue
 from repositories.models import Watch, WatchStatus
 from repositories.watches import request_snapshot
+from snapshots import retention
 from snapshots.delivery.tell import due as due_watches
 from snapshots.delivery.tell import request_delivery
 from snapshots.looks import Looks
-from snapshots.models import Delivery
 
 log = logging.getLogger("docora.schedule")
 
+# Of each tick, so that looks do not wait for a long log to be trimmed.
+_TRIM_SECONDS = 5.0
 _LAST_RECONCILED = "docora:last-reconciled"
 
 
@@ -33,7 +34,7 @@ def tick() -> int:
 def begin_tick(looks: Looks) -> int:
     """Leaves the looks that need no job to `looks.work`; returns how many jobs were requested."""
     _free_abandoned_watches()
-    _prune_deliveries()
+    retention.delete(retention.old_deliveries(), seconds=_TRIM_SECONDS)
     requested = looks.claim() + _ask_for_deliveries() + _ask_for_reconciliation()
     pulse.note_tick()
     return requested
@@ -63,8 +64,3 @@ def _free_abandoned_watches() -> None:
         if not any(map(queue.is_alive, jobs)) and watch_state.put_back(Watch.objects.filter(pk=watch.pk)):
             log.warning("%s was left by its worker: it is looked at again", watch)
             request_snapshot(watch.repository, planned=True)
-
-
-def _prune_deliveries() -> None:
-    old = timezone.now() - timedelta(days=settings.DELIVERY_LOG_DAYS)
-    Delivery.objects.filter(attempted_at__lt=old).delete()
