@@ -7,6 +7,7 @@ from ninja import Field, Router, Schema
 
 from docora.api.auth import app_of
 from docora.api.schemas import Problem
+from docora.api.unknown_fields import RequestBody
 from docora.limits import seats
 from repositories import accounts
 from snapshots.delivery import notices
@@ -30,7 +31,7 @@ class AppDetails(Schema):
     disabled_reason: str | None
 
 
-class RotationRequest(Schema):
+class RotationRequest(RequestBody):
     webhook_key: str | None = Field(None, min_length=16, max_length=500, description="Nothing: one is generated.")
     overlap_seconds: int = Field(
         _ONE_DAY, ge=0, le=30 * _ONE_DAY, description="So long webhooks are signed with the old key, too."

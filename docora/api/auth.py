@@ -13,8 +13,14 @@ class BearerToken(HttpBearer):
         app = App.with_bearer(token)
         if app:
             log_context.add(app=app.public_id)
-            rate.spend_for_app(app)
+            rate.spend_for_app(app, spent=spent_by(request))
         return app
+
+
+def spent_by(request: HttpRequest) -> rate.Spent:
+    """The limits that this request has been counted against; the gate tells the client in the answer's headers."""
+    spent: rate.Spent = request.__dict__.setdefault("spent", [])
+    return spent
 
 
 def app_of(request: HttpRequest) -> App:

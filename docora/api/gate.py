@@ -1,5 +1,6 @@
 """The gate in front of the API: what is refused before anything is read, and one shape for every error."""
 
+import math
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -7,7 +8,9 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponse, HttpResponseBase
 
+from docora.api.auth import spent_by
 from docora.api.problems import CONTENT_TYPE, busy, problem
+from docora.api.unknown_fields import with_warnings
 from docora.limits import rate
 from docora.limits.client_address import client_address
 from repositories.errors import RateLimited
@@ -27,7 +30,8 @@ class ApiGate:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not request.path_info.startswith("/api/"):
             return self._get_response(request)
-        response = _refusal(request) or _as_problem(self._answer(request))
+        response = _refusal(request) or self._answer(request)
+        _show_limits(response, spent_by(request))
         # Answers carry keys and private code: nobody on the way may keep them.
         response.headers.setdefault("Cache-Control", "no-store")
         return response
@@ -35,16 +39,16 @@ class ApiGate:
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
         """HEAD is GET without the body, for every door."""
         if request.method != "HEAD":
-            return self._get_response(request)
+            return with_warnings(request, _as_problem(self._get_response(request)))
         request.method = "GET"
-        response = self._get_response(request)
+        response = _as_problem(self._get_response(request))
         response.close()
         return HttpResponse(status=response.status_code, headers=dict(response.items()))
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:
     try:
-        rate.spend_for_address(client_address(request))
+        rate.spend_for_address(client_address(request), spent=spent_by(request))
     except RateLimited as error:
         return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
     if "Transfer-Encoding" in request.headers:
@@ -54,6 +58,15 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
         detail = f"A body may have {settings.MAX_BODY_BYTES} bytes."
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, "body-too-large")
     return None
+
+
+def _show_limits(response: HttpResponseBase, spent: rate.Spent) -> None:
+    """The two fields of the IETF draft "RateLimit header fields for HTTP", as structured fields (RFC 9651)."""
+    if spent:
+        response["RateLimit-Policy"] = ", ".join(f'"{limit.name}";q={limit.quota};w={limit.window}' for limit in spent)
+        response["RateLimit"] = ", ".join(
+            f'"{limit.name}";r={math.floor(limit.left)};t={limit.seconds_to_full}' for limit in spent
+        )
 
 
 def _as_problem(response: HttpResponseBase) -> HttpResponseBase:

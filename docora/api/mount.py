@@ -1,6 +1,6 @@
 """The HTTP API: the doors of all rooms, and what each error means to a client.
 
-It stands under /api/, where older clients look for it, and under /api/v1/: one definition, two mounts.
+One definition, two mounts: /api/v1/ refuses what it does not know, /api/, where older clients are, names it.
 """
 
 from http import HTTPStatus
@@ -13,7 +13,7 @@ from ninja.openapi.docs import ABS_TPL_PATH, Swagger
 from ninja.openapi.schema import OpenAPISchema
 
 from docora import __version__
-from docora.api import app, changes, deliveries, files, openapi, repositories
+from docora.api import app, changes, deliveries, files, openapi, repositories, unknown_fields
 from docora.api.auth import BearerToken
 from docora.api.problems import busy, problem
 from docora.api.schemas import FieldProblem
@@ -30,7 +30,7 @@ class LocalDocs(Swagger):
 
 
 class DocoraApi(NinjaAPI):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_strict: bool) -> None:
         super().__init__(
             title="Docora",
             version=__version__,
@@ -40,13 +40,16 @@ class DocoraApi(NinjaAPI):
             docs=LocalDocs(),
             docs_url="/docs",
         )
+        self._is_strict = is_strict
         for error, handler in _HANDLERS.items():
             self.add_exception_handler(error, handler)
+        check = unknown_fields.refuse_unknown if is_strict else unknown_fields.note_unknown
+        self.add_decorator(check, mode="operation")  # after the validation
         for room in (repositories, files, changes, deliveries, app):
             self.add_router("", room.router)
 
     def get_openapi_schema(self, **mount: Any) -> OpenAPISchema:
-        return openapi.complete(super().get_openapi_schema(**mount))
+        return openapi.complete(super().get_openapi_schema(**mount), is_strict=self._is_strict)
 
 
 def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
@@ -103,5 +106,5 @@ def _complaint(item: dict[str, Any]) -> FieldProblem:
     return FieldProblem(field=".".join(map(str, named)) or str(source), message=message)
 
 
-api = DocoraApi("api")
-api_v1 = DocoraApi("api-v1")
+api = DocoraApi("api", is_strict=False)
+api_v1 = DocoraApi("api-v1", is_strict=True)

@@ -4,10 +4,10 @@ from typing import Any
 
 from ninja.openapi.schema import OpenAPISchema
 
+from docora.api import webhooks
+from docora.api.examples import EXAMPLES
 from docora.api.problems import CONTENT_TYPE
 
-_PROBLEM = {"schema": {"$ref": "#/components/schemas/Problem"}}
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
 # What the gate in front of the API, and the look at the bearer token, may answer to any request.
 _ANYWHERE = {
     "401": "No bearer token, or an unknown one",
@@ -16,14 +16,56 @@ _ANYWHERE = {
     "422": "Malformed",
     "429": "Too many requests",
 }
-_TO_COME_BACK = {"429", "503"}
+_HEADERS = {
+    "RateLimit-Policy": {
+        "description": "The limits that the request counted against: `q` requests in `w` seconds.",
+        "schema": {"type": "string"},
+        "example": '"address";q=1200;w=60, "app";q=600;w=60',
+    },
+    "RateLimit": {
+        "description": "What is left of them: `r` requests now, all of them again in `t` seconds.",
+        "schema": {"type": "string"},
+        "example": '"address";r=1199;t=1, "app";r=599;t=1',
+    },
+    "Retry-After": {
+        "description": "Seconds to wait; with 202, 429 and 503.",
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "Location": {
+        "description": "The path of what was made, under the mount that was used.",
+        "schema": {"type": "string", "pattern": "^/api/"},
+    },
+}
+_LIMITS = ("RateLimit-Policy", "RateLimit")
+_OF_STATUS = {"201": (*_LIMITS, "Location"), "202": (*_LIMITS, "Retry-After")}
 
 
-def complete(document: OpenAPISchema) -> OpenAPISchema:
+def complete(document: OpenAPISchema, *, is_strict: bool) -> OpenAPISchema:
+    components = document["components"]
+    components["headers"] = _HEADERS
+    components["responses"] = {"Problem": _problem()}
+    components["schemas"].update(webhooks.schemas())
+    document["webhooks"] = webhooks.section()
     for methods in document["paths"].values():
         for operation in methods.values():
             operation["responses"] = _responses(operation["responses"])
+    for name, schema in components["schemas"].items():
+        if name in EXAMPLES:
+            schema["examples"] = [EXAMPLES[name]]
+        if schema.get("additionalProperties") is True:  # the body of a request
+            schema["additionalProperties"] = not is_strict
+    if not is_strict:
+        _describe_warnings(document)
     return document
+
+
+def _problem() -> dict[str, Any]:
+    """One component for every error of every call."""
+    return {
+        "description": "An RFC 9457 problem document",
+        "headers": _headers((*_LIMITS, "Retry-After")),
+        "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
 
 
 def _responses(given: dict[int, Any]) -> dict[str, Any]:
@@ -32,7 +74,29 @@ def _responses(given: dict[int, Any]) -> dict[str, Any]:
         responses.setdefault(status, {"description": meaning})
     for status, answer in responses.items():
         if status >= "400":
-            answer["content"] = {CONTENT_TYPE: _PROBLEM}
-        if status in _TO_COME_BACK:
-            answer["headers"] = _RETRY_AFTER
+            responses[status] = {"$ref": "#/components/responses/Problem", "description": answer["description"]}
+        else:
+            answer["headers"] = _headers(_OF_STATUS.get(status, _LIMITS))
     return dict(sorted(responses.items()))
+
+
+def _headers(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _describe_warnings(document: OpenAPISchema) -> None:
+    """Under the mount that ignores unknown fields, every JSON answer may name them."""
+    schemas = document["components"]["schemas"]
+    answers = [
+        answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for answer in operation["responses"].values()
+        if "application/json" in answer.get("content", {})
+    ]
+    for name in {*answers, "Problem"}:
+        schemas[name]["properties"]["warnings"] = {
+            "description": "Fields and query parameters that the call does not have; they were ignored.",
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/FieldProblem"},
+        }

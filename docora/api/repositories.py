@@ -10,9 +10,10 @@ from django.utils import timezone
 from ninja import Field, Query, Router, Schema, Status
 from pydantic import AfterValidator, model_validator
 
-from docora.api.auth import app_of
+from docora.api.auth import app_of, spent_by
 from docora.api.reading import watch_to_show
 from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message, Problem
+from docora.api.unknown_fields import RequestBody
 from docora.limits import rate, seats
 from repositories import access, watches
 from repositories.base import cursors
@@ -37,7 +38,7 @@ RefName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterVali
 Url = Annotated[str, Field(max_length=2000, examples=["https://github.com/owner/name"])]
 
 
-class WatchRequest(Schema):
+class WatchRequest(RequestBody):
     github_url: Url
     github_token: str | None = _TOKEN
     branch: RefName | None = Field(None, description="A branch or tag; nothing: the remote's default branch.")
@@ -50,9 +51,8 @@ class WatchRequest(Schema):
     @classmethod
     def _accept_alias(cls, body: Any) -> Any:
         """`url` says the same as `github_url`, which older clients send for any host."""
-        data = getattr(body, "_obj", body)
-        if isinstance(data, dict) and "github_url" not in data and "url" in data:
-            return {**data, "github_url": data["url"]}
+        if isinstance(body, dict) and "github_url" not in body and "url" in body:
+            return {"github_url" if name == "url" else name: value for name, value in body.items()}
         return body
 
     @property
@@ -68,7 +68,7 @@ class DryRun(Schema):
     bytes: int
 
 
-class TokenRequest(Schema):
+class TokenRequest(RequestBody):
     github_token: str = Field(min_length=1, max_length=2000, pattern=r"^[!-~]+$")
 
 
@@ -265,14 +265,14 @@ def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> S
     if not body.dry_run:
         with seats.calling(app):
             if not watches.is_watching(app, url, body.branch or ""):
-                rate.spend_for_new_watch(app)
+                rate.spend_for_new_watch(app, spent=spent_by(request))
             made = WatchedRepository.of(watches.watch(app, url, **options))
         response["Location"] = f"{request.path.rstrip('/')}/{made.repository_id}"
         return Status(201, made)
     question = dry_run.Question.of(app, url, **options)
     with seats.calling(app):
         if not dry_run.is_under_way(question):
-            rate.spend_for_new_watch(app)
+            rate.spend_for_new_watch(app, spent=spent_by(request))
         dry_run.ask(question)
     seats.wait_until(lambda: dry_run.is_answered(question), seconds=DRY_RUN_PATIENCE)
     if estimate := dry_run.answer_to(question):

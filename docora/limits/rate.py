@@ -7,7 +7,9 @@ refused: requests go on as if there were no limits.
 import hashlib
 import ipaddress
 import logging
+import math
 import time
+from dataclasses import dataclass
 from functools import cache
 
 import redis
@@ -36,16 +38,34 @@ local wait = 0
 if left >= 1 then left = left - 1 else wait = (1 - left) * period / capacity end
 redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', tostring(now))
 redis.call('EXPIRE', KEYS[1], period + 1)
-return tostring(wait)
+return {tostring(left), tostring(wait)}
 """
 
 
-def spend_for_app(app: App) -> None:
-    _spend(f"app:{app.pk}", settings.APP_RATE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What is left of a limit after a request has been counted."""
+
+    name: str
+    quota: int
+    window: int
+    left: float
+
+    @property
+    def seconds_to_full(self) -> int:
+        return math.ceil((self.quota - self.left) * self.window / self.quota)
 
 
-def spend_for_address(address: str) -> None:
-    _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE)
+# Collects the allowances that one request has spent of, for the headers of its answer.
+Spent = list[Allowance]
+
+
+def spend_for_app(app: App, *, spent: Spent | None = None) -> None:
+    _spend(f"app:{app.pk}", settings.APP_RATE, spent=spent)
+
+
+def spend_for_address(address: str, *, spent: Spent | None = None) -> None:
+    _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE, spent=spent)
 
 
 def spend_for_sign_in(address: str, username: str) -> None:
@@ -57,9 +77,10 @@ def spend_for_sign_in(address: str, username: str) -> None:
     _spend(f"sign-in:name:{hashlib.sha256(username.encode(errors='replace')).hexdigest()}", settings.LOGIN_RATE)
 
 
-def spend_for_new_watch(app: App) -> None:
+def spend_for_new_watch(app: App, *, spent: Spent | None = None) -> None:
     """Each new watch, and each dry run, may make a worker clone a repository."""
-    _spend(f"new-watch:{app.pk}", settings.NEW_WATCHES_PER_HOUR, period=3600, error=TooManyNewWatches)
+    quota = settings.NEW_WATCHES_PER_HOUR
+    _spend(f"new-watch:{app.pk}", quota, period=3600, error=TooManyNewWatches, spent=spent)
 
 
 @cache
@@ -67,17 +88,21 @@ def connection() -> redis.Redis:
     return connections.connect_impatiently(timeout=_TIMEOUT)
 
 
-def _spend(name: str, allowance: int, *, period: int = 60, error: type[RateLimited] = RateLimited) -> None:
+def _spend(
+    name: str, quota: int, *, period: int = 60, error: type[RateLimited] = RateLimited, spent: Spent | None = None
+) -> None:
     """Raises the error when the period's allowance is used up; 0 means that there is no limit."""
     global _asked_again_at
-    if not allowance or time.monotonic() < _asked_again_at:
+    if not quota or time.monotonic() < _asked_again_at:
         return
     try:
-        wait = float(connection().eval(_SPEND, 1, f"docora:rate:{name}", allowance, period))
+        left, wait = map(float, connection().eval(_SPEND, 1, f"docora:rate:{name}", quota, period))
     except redis.RedisError as failure:
         _asked_again_at = time.monotonic() + _PAUSE_AFTER_FAILURE
         log.warning("Requests are not limited for %g s: %s", _PAUSE_AFTER_FAILURE, failure)
         return
+    if spent is not None:
+        spent.append(Allowance(name=name.partition(":")[0], quota=quota, window=period, left=left))
     if wait:
         raise error(wait)
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 from django.test import Client, RequestFactory
 
-from docora.demo.githost import GitHost
+from docora.demo.githost import GitHost, HostedRepository
 from docora.limits import rate
 from docora.limits.client_address import client_address
 from repositories.base import connections
@@ -32,6 +32,24 @@ def test_an_app_may_spend_its_minute_at_once_and_then_waits(
     assert (answer.json()["code"], answer["Content-Type"]) == ("rate-limited", "application/problem+json")
     assert 1 <= int(answer["Retry-After"]) <= 12
     assert statuses(bob_api, 1) == [200]
+
+
+def test_each_answer_says_what_is_left(
+    alice_api: Api, remote: HostedRepository, settings: Any, valkey: redis.Redis
+) -> None:
+    settings.APP_RATE, settings.ADDRESS_RATE, settings.NEW_WATCHES_PER_HOUR = 3, 50, 20
+    answer = alice_api.watch(remote.url)
+    assert answer["RateLimit-Policy"] == '"address";q=50;w=60, "app";q=3;w=60, "new-watch";q=20;w=3600'
+    assert answer["RateLimit"] == '"address";r=49;t=2, "app";r=2;t=20, "new-watch";r=19;t=180'
+    assert statuses(alice_api, 3) == [200, 200, 429]
+    refused = alice_api.get("/api/v1/app")
+    assert (refused.status_code, '"app";r=0;t=' in refused["RateLimit"]) == (429, True)
+    assert '"address"' in Client().get("/api/v1/app")["RateLimit"]
+
+
+def test_without_a_limit_none_is_named(alice_api: Api, settings: Any, valkey: redis.Redis) -> None:
+    settings.APP_RATE, settings.ADDRESS_RATE = 0, 0
+    assert "RateLimit" not in alice_api.get("/api/v1/app")
 
 
 def test_the_allowance_comes_back_with_time(settings: Any, valkey: redis.Redis) -> None:

@@ -178,9 +178,9 @@ def test_the_versioned_mount_answers_alike(alice_api: Api, remote: HostedReposit
     ("method", "path", "status", "code"),
     [
         ("GET", "/api/nothing", 404, "not-found"),
-        ("GET", "/api/", 404, "not-found"),
+        ("POST", "/api/", 405, "method-not-allowed"),
         ("GET", "/api/v1/repositories/", 404, "not-found"),
-        ("PUT", "/api/repositories", 405, "method-not-allowed"),
+        ("PATCH", "/api/repositories", 405, "method-not-allowed"),
         ("GET", "/api/repositories/repo_1/token", 405, "method-not-allowed"),
         ("DELETE", "/api/repositories/repo_%00", 404, "not-watched"),
         ("GET", f"/api/repositories/repo_{'0' * 24}", 404, "not-watched"),
@@ -309,10 +309,10 @@ def test_renewing_with_other_options_starts_over(
 
 def test_the_documentation_names_every_call_and_every_code(client: Client) -> None:
     text = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text()
-    paths = client.get("/api/openapi.json").json()["paths"]
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
     calls = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     documented = {
-        call.replace("{id}", "{repository_id}") for call in re.findall(r"^\| `([A-Z]+ /api/\S+)`", text, re.M)
+        call.replace("{id}", "{repository_id}") for call in re.findall(r"^\| `([A-Z]+ /api/v1/\S+)`", text, re.M)
     }
     assert {call.replace("{delivery}", "{delivery_id}") for call in documented} == calls
     codes = {error.code for error in all_errors() if error.http_status != 502} | {
