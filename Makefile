@@ -41,7 +41,7 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python manage.py makemigrations --check --dry-run
+	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	@cp requirements.txt requirements-dev.txt $(VENV)/
 	@$(COMPILE) pyproject.toml -o $(VENV)/requirements.txt
 	@$(COMPILE) --group dev -c $(VENV)/requirements.txt -o $(VENV)/requirements-dev.txt

@@ -3,6 +3,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 
 def have_streams() -> None:
@@ -16,6 +17,12 @@ def have_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode))
 
 
+# These begin an installation. Every other command works on what is there, and creates neither keys nor a database.
+_BEGIN = {"up", "migrate", "restore"}
+# These say by themselves where they work, or ask for nothing.
+_SILENT = {"up", "check", "demo", "scheduler", "rqworker"}
+
+
 def main() -> None:
     os.umask(0o077)  # database, clones, keys and logs are for their owner alone
     have_streams()
@@ -25,16 +32,37 @@ def main() -> None:
     from django.core.management import execute_from_command_line
     from django.db import OperationalError, ProgrammingError
 
+    from docora import keys
+
+    command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    keys.may_create = command in _BEGIN
     try:
         settings.INSTALLED_APPS  # noqa: B018  reading one setting loads them all
     except ImproperlyConfigured as error:
         sys.exit(f"docora: {error}")
+    from repositories.base import crypto, places
+
+    if command not in _SILENT and sys.stderr.isatty() and is_ours(command):
+        sys.stderr.write(f"docora: {places.both()}\n")
     try:
         execute_from_command_line(sys.argv)
+    except crypto.WrongKeys as error:
+        sys.exit(f"docora: {error} ({places.both()})")
     except (OperationalError, ProgrammingError) as error:
-        if "no such table" in str(error) or "does not exist" in str(error):
-            sys.exit(f"docora: the database in use has no tables yet: start Docora, or run manage.py migrate ({error})")
-        raise
+        reason = " ".join(str(error).split())
+        if "no such table" in reason or "does not exist" in reason:
+            reason = f"the database in use has no tables yet ({reason})"
+        elif not isinstance(error, OperationalError):
+            raise
+        sys.exit(
+            f"docora: {reason}. This shell talks to {places.both()}. Start Docora, or run manage.py migrate, or set"
+            " DOCORA_DATA_DIR, DATABASE_URL and REDIS_URL as they are where Docora runs."
+        )
+
+
+def is_ours(command: str) -> bool:
+    rooms = (Path(__file__).parent / room for room in ("docora", "repositories", "snapshots"))
+    return any((room / "management" / "commands" / f"{command}.py").exists() for room in rooms)
 
 
 if __name__ == "__main__":

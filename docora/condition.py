@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import cache
 
 import redis
-from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from docora.backup import postgresql
+from repositories import canary
 from repositories.base import connections, pulse
-from repositories.models import App
 
 NO_DATABASE = "the database does not answer"
 NO_REDIS = "Redis does not answer"
@@ -40,13 +39,10 @@ def outcome(name: str) -> str:
 
 
 def check_keys() -> None:
-    """The oldest and the newest secret are decrypted: of several keys, each may be missing."""
     try:
-        for app in (App.objects.order_by("pk").first(), App.objects.order_by("pk").last()):
-            if app is None:
-                return
-    except InvalidToken:
-        raise Unmet("ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with") from None
+        canary.check_keys()
+    except canary.WrongKeys as reason:
+        raise Unmet(str(reason)) from None
 
 
 def check_restored() -> None:

@@ -7,13 +7,20 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
+may_create = True
+"""manage.py sets it to False for every command that does not begin an installation."""
+
 
 def read_or_create(path: Path, generate: Callable[[], str]) -> str:
-    """The key in path; processes that start together all get the one that was there first."""
+    """The key in path; processes that start together all get the one that was there first.
+
+    Empty if it is missing and may not be created: such a command encrypts nothing.
+    """
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        pass
+        if not may_create:
+            return ""
     except OSError as error:
         raise ImproperlyConfigured(f"DOCORA_DATA_DIR: cannot read {path}: {error.strerror}") from None
     try:

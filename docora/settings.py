@@ -9,15 +9,21 @@ from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
-from docora import env, logs
+from docora import env, keys, logs
 from docora.console.theme import UNFOLD as UNFOLD
-from docora.keys import read_or_create, read_rsa_key
+from docora.existing_sqlite import ExistingSqlite
+from docora.keys import read_rsa_key
 
 # A missing git is told in one line by the commands that need it, not by GitPython's import.
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 
 DEBUG = env.DEBUG
-SECRET_KEY = env.SECRET_KEY or read_or_create(env.DATA_DIR / "keys" / "django_secret_key", get_random_secret_key)
+# A command that may not create the file gets a key of its own: it signs nothing that outlives it.
+SECRET_KEY = (
+    env.SECRET_KEY
+    or keys.read_or_create(env.DATA_DIR / "keys" / "django_secret_key", get_random_secret_key)
+    or get_random_secret_key()
+)
 ALLOWED_HOSTS = list(env.ALLOWED_HOSTS)
 CSRF_TRUSTED_ORIGINS = list(env.CSRF_TRUSTED_ORIGINS)
 
@@ -86,7 +92,7 @@ def _database(url: str) -> dict[str, object]:
             "DATABASE_URL: expected a database URL such as postgres://user:password@host/name"
         ) from None
     if config["ENGINE"] == "django.db.backends.sqlite3":
-        config["OPTIONS"] = _SQLITE
+        config["OPTIONS"] = _SQLITE if keys.may_create else _SQLITE | {"factory": ExistingSqlite}
     return config
 
 
@@ -167,9 +173,12 @@ DEFAULT_FROM_EMAIL = env.EMAIL_FROM
 
 DATA_DIR = env.DATA_DIR
 REPOS_BASE_PATH = env.REPOS_BASE_PATH
-ENCRYPTION_KEYS = list(env.ENCRYPTION_KEYS) or [
-    read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode())
-]
+_GENERATED = (
+    ()
+    if env.ENCRYPTION_KEYS
+    else (keys.read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode()),)
+)
+ENCRYPTION_KEYS = [*env.ENCRYPTION_KEYS, *filter(None, _GENERATED)]
 TRUSTED_NETWORKS = env.TRUSTED_NETWORKS
 TRUSTED_PROXIES = env.TRUSTED_PROXIES
 APP_RATE = env.APP_RATE

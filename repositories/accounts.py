@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.utils import timezone
 
-from repositories import access, github_app, messages, watch_state
+from repositories import access, canary, github_app, messages, watch_state
 from repositories.errors import NotWatched
 from repositories.models import App, GitHubGrant, Repository, Watch, hash_of
 from repositories.watches import hold_app, unwatch
@@ -31,6 +31,7 @@ class Credentials:
 
 
 def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) -> Credentials:
+    canary.check_keys()
     bearer_token = _bearer_token()
     webhook_key = webhook_key or secrets.token_urlsafe(32)
     app = App(

@@ -264,3 +264,15 @@ class Watch(models.Model):
     @property
     def selection(self) -> Selection:
         return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
+
+
+class Canary(models.Model):
+    """One row with an encrypted text: keys that do not decrypt it are not those of this database."""
+
+    text = EncryptedField(default="canary", editable=False)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.text

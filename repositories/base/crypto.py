@@ -3,14 +3,20 @@
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from cryptography.fernet import Fernet, MultiFernet
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import models
 
 
+class WrongKeys(InvalidToken):
+    """Its one line names the variable, and is shown to anybody who asks /ready."""
+
+
 @cache
 def _fernet() -> MultiFernet:
+    if not settings.ENCRYPTION_KEYS:
+        raise WrongKeys("ENCRYPTION_KEYS is not set, and no key was generated in DOCORA_DATA_DIR")
     return MultiFernet([Fernet(key) for key in settings.ENCRYPTION_KEYS])
 
 
@@ -27,7 +33,14 @@ def encrypt(text: str) -> str:
 
 
 def decrypt(text: str) -> str:
-    return _fernet().decrypt(text.encode()).decode()
+    try:
+        return _fernet().decrypt(text.encode()).decode()
+    except InvalidToken as error:
+        if isinstance(error, WrongKeys):
+            raise
+        raise WrongKeys(
+            "ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with, at the end"
+        ) from None
 
 
 if TYPE_CHECKING:

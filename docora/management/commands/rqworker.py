@@ -8,6 +8,7 @@ from django.core.management.base import CommandError
 from django_rq.management.commands.rqworker import Command as RqWorkerCommand
 
 from docora.processes import warm_up
+from repositories import canary
 
 
 class Command(RqWorkerCommand):
@@ -27,5 +28,6 @@ class Command(RqWorkerCommand):
         if unknown := set(queues).difference(settings.RQ_QUEUES):
             known = ", ".join(settings.RQ_QUEUES)
             raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
+        canary.check_keys_at_start()
         warm_up.for_jobs()
         super().handle(*(queues or settings.RQ_QUEUES), **options)

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
+from repositories import canary
 from repositories.base import log_context
 from snapshots.looks import Looks
 from snapshots.schedule import begin_tick
@@ -29,6 +30,7 @@ class Command(BaseCommand):
     def handle(self, **_options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
+        canary.check_keys_at_start()
         with Looks() as looks:
             while True:
                 close_old_connections()

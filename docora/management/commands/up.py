@@ -22,6 +22,7 @@ from docora.processes import leftovers, preflight, warm_up
 from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
+from repositories.base import places
 
 
 class Command(BaseCommand):
@@ -90,6 +91,8 @@ class Command(BaseCommand):
         self._say(f"  API documentation  {plan.url}/api/docs")
         self._say(f"  Health             {plan.url}/health")
         self._say(f"  Logs               {plan.logs}")
+        self._say(f"  Database           {places.database()}")
+        self._say(f"  Redis              {places.redis_server()}")
         self._say(f"  Processes          {_processes(plan)}\n")
         if password := _create_first_admin():
             self._tell_first_password(plan.data / "first-password", password)

@@ -11,10 +11,15 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
 from repositories import accounts
+from repositories.base import dialling, places
+from repositories.management.redis_errors import redis_answers
 
 
 class Command(BaseCommand):
-    help = "Register a client app and print its id, bearer token and webhook key. They are not shown again."
+    help = (
+        "Register a client app and print its id, bearer token and webhook key. They are not shown again."
+        " Warns if nothing can be sent to BASE_URL now."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="what people call the app")
@@ -53,13 +58,28 @@ class Command(BaseCommand):
             raise CommandError("; ".join(complaints)) from None
         if options["json"]:
             self.stdout.write(json.dumps(asdict(credentials)))
-            return
-        self.stdout.write(
-            f"app id        {credentials.app_id}\n"
-            f"bearer token  {credentials.bearer_token}\n"
-            f"webhook key   {credentials.webhook_key}\n\n"
-            "Keep them now: they are not shown again."
-        )
+        else:
+            self.stdout.write(
+                f"app id        {credentials.app_id}\n"
+                f"bearer token  {credentials.bearer_token}\n"
+                f"webhook key   {credentials.webhook_key}\n"
+                f"database      {places.database()}\n\n"
+                "Keep them now: they are not shown again."
+            )
+        self._warn(credentials.app_id, options["base_url"])
+
+    def _warn(self, app_id: str, base_url: str) -> None:
+        """After the credentials, which are shown once: looking at the URL may take seconds."""
+        if obstacle := dialling.obstacle(base_url):
+            self.stderr.write(
+                f"Warning: webhooks to {base_url} would fail now: {obstacle}. The app is registered all the same;"
+                f" `manage.py ping {app_id}` tries it again."
+            )
+        if not redis_answers():
+            self.stderr.write(
+                f"Warning: the Redis {places.redis_server()} does not answer: if Docora runs, it runs with other"
+                " settings than this shell, and perhaps on another database."
+            )
 
 
 def _typed_key() -> str:

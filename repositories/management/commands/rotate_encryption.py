@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from cryptography.fernet import InvalidToken
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError
-from django.db import transaction
+from django.db import models, transaction
 
-from repositories.models import App, Watch
+from repositories.base.crypto import EncryptedField, WrongKeys
 
 
 class Command(BaseCommand):
@@ -17,28 +17,21 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            self._rewrite_all()
-        except InvalidToken:
-            raise CommandError(
-                "ENCRYPTION_KEYS does not decrypt what is stored: add the key that it was encrypted with, behind the"
-                " new one. Nothing is lost."
-            ) from None
+            count = sum(map(_rewrite, apps.get_models()))
+        except WrongKeys as error:
+            raise CommandError(f"{error}. Nothing is lost.") from None
+        self.stdout.write(self.style.SUCCESS(f"Encrypted {count} rows with the newest key."))
 
-    def _rewrite_all(self) -> None:
-        apps = self._rewrite(App, "webhook_key")
-        self._rewrite(App, "previous_webhook_keys")
-        watches = self._rewrite(Watch, "token")
-        self.stdout.write(
-            self.style.SUCCESS(f"Encrypted {apps} webhook keys and {watches} tokens with the newest key.")
-        )
 
-    def _rewrite(self, model: type[App] | type[Watch], field: str) -> int:
-        """Row by row under its lock: a secret that changes meanwhile is not overwritten with the old one."""
-        count = 0
-        for pk in list(model._default_manager.values_list("pk", flat=True)):
-            with transaction.atomic():
-                row = model._default_manager.select_for_update().filter(pk=pk).first()
-                if row and getattr(row, field):
-                    row.save(update_fields=[field])
-                    count += 1
-        return count
+def _rewrite(model: type[models.Model]) -> int:
+    """Row by row under its lock: a secret that changes meanwhile is not overwritten with the old one."""
+    fields = [field.name for field in model._meta.fields if isinstance(field, EncryptedField)]
+    if not fields:
+        return 0
+    count = 0
+    for pk in list(model._default_manager.values_list("pk", flat=True)):
+        with transaction.atomic():
+            if row := model._default_manager.select_for_update().filter(pk=pk).first():
+                row.save(update_fields=fields)
+                count += any(getattr(row, field) for field in fields)
+    return count
