@@ -15,14 +15,15 @@ help: ## list every target
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Docora needs Python 3.11 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.txt
+	@$(BIN)/python install.py requirements.txt
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.txt
+	@$(BIN)/python install.py requirements-dev.txt
 	@touch $@
 
 install: $(VENV)/.dev ## make .venv with all that running, testing and checking need

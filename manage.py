@@ -27,6 +27,8 @@ def main() -> None:
     os.umask(0o077)  # database, clones, keys and logs are for their owner alone
     have_streams()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "docora.settings")
+    if os.environ.get("NO_COLOR"):  # https://no-color.org, which Django does not know
+        os.environ["DJANGO_COLORS"] = "nocolor"
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line

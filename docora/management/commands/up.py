@@ -44,12 +44,12 @@ class Command(BaseCommand):
             with StopRequests() as stop:
                 self._serve(_plan(run, options["port"]), stop)
         except StartError as error:
-            self.stderr.write(f"docora: {error}")
+            self.stderr.write(f"docora: {error}")  # red on a terminal
             sys.exit(1)
 
     def _serve(self, plan: Plan, stop: StopRequests) -> None:
         started = time.monotonic()
-        self._say(f"Docora {docora.__version__}, data in {plan.data}")
+        self._say(f"{self.style.MIGRATE_HEADING(f'Docora {docora.__version__}')}, data in {plan.data}")
         preflight.check_git()
         preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
         preflight.check_writable(settings.REPOS_BASE_PATH, "REPOS_BASE_PATH")
@@ -62,11 +62,11 @@ class Command(BaseCommand):
             preflight.check_keys()
             self._say(f"  starting {_processes(plan)}")
             warm_up.for_all()
-            supervisor = Supervisor(plan, listener, stop, self._say)
+            supervisor = Supervisor(plan, listener, stop, lambda line: self._say(self.style.WARNING(line)))
             try:
                 supervisor.start(earlier_run=earlier_run)
                 if supervisor.wait_until_ready():
-                    self._say(f"Ready after {time.monotonic() - started:.1f} s.\n")
+                    self._say(self.style.SUCCESS(f"Ready after {time.monotonic() - started:.1f} s.") + "\n")
                     self._tell_where_things_are(plan)
                     supervisor.watch()
                 self._say("Stopping.")
@@ -87,9 +87,10 @@ class Command(BaseCommand):
             connections.close_all()
 
     def _tell_where_things_are(self, plan: Plan) -> None:
-        self._say(f"  Admin              {plan.url}/admin/")
-        self._say(f"  API documentation  {plan.url}/api/docs")
-        self._say(f"  Health             {plan.url}/health")
+        place = self.style.MIGRATE_LABEL
+        self._say(f"  Admin              {place(f'{plan.url}/admin/')}")
+        self._say(f"  API documentation  {place(f'{plan.url}/api/docs')}")
+        self._say(f"  Health             {place(f'{plan.url}/health')}")
         self._say(f"  Logs               {plan.logs}")
         self._say(f"  Database           {places.database()}")
         self._say(f"  Redis              {places.redis_server()}")
@@ -102,7 +103,7 @@ class Command(BaseCommand):
         """Print it on a terminal only: other output is a log, which others read and which is kept."""
         change = "change it with `.venv/bin/python manage.py changepassword admin`"
         if self.stdout.isatty():
-            self._say(f"  First start: sign in to the admin as admin with the password {password}")
+            self._say(f"  First start: sign in to the admin as admin with the password {self.style.SUCCESS(password)}")
             self._say(f"  It is shown only now; {change}.\n")
             return
         file.unlink(missing_ok=True)  # a file of an earlier database could have another mode

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from repositories import accounts
+from repositories.management.lookups import find_app
 from repositories.models import App
 
 
@@ -18,9 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="only show what would go")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        app = App.objects.filter(public_id=options["app_id"]).first()
-        if app is None:
-            raise CommandError(f"There is no app {options['app_id']}.")
+        app = find_app(options["app_id"])
         self._show(app, accounts.impact_of_deleting(app))
         if options["dry_run"]:
             return

@@ -15,6 +15,7 @@ from repositories.base import connections
 from repositories.base.listed_job import ListedJob
 from repositories.errors import Holder
 from repositories.management.redis_errors import check_redis
+from repositories.management.table import table
 from repositories.repo_lock import LockStatus, force_release, lock_status
 
 _COLUMNS = ("key", "job", "host", "pid", "age", "waiters")
@@ -37,7 +38,7 @@ class Command(BaseCommand):
         elif options["json"]:
             self.stdout.write(json.dumps([_as_json(lock) for lock in locks], indent=2))
         elif locks:
-            self.stdout.write(_table([_COLUMNS, *map(_row, locks)]))
+            self.stdout.write(table(_COLUMNS, map(_row, locks)))
         else:
             self.stdout.write("No stale locks." if stale else "No locks are held.")
 
@@ -98,12 +99,6 @@ def _as_json(lock: LockStatus) -> dict[str, object]:
         "fence": lock.fence,
         "waiters": list(lock.waiters),
     }
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _span(seconds: float) -> str:

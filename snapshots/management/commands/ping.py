@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from repositories.models import App
+from repositories.management.lookups import find_app
 from snapshots.delivery import notices
 
 
@@ -16,9 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("app_id", help="such as app_5f2b1c0a9d8e7f6a5b4c3d2e")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        app = App.objects.filter(public_id=options["app_id"]).first()
-        if app is None:
-            raise CommandError(f"There is no app {options['app_id']}.")
+        app = find_app(options["app_id"])
         answer = notices.ping(app)
         if not answer.accepted:
             raise CommandError(f"{app.base_url}/ping: {answer.error} after {answer.milliseconds} ms")

@@ -276,6 +276,60 @@ class TestCommands:
         work()
         assert len(alice.requests) == 3
 
+    @pytest.fixture
+    def busy(self, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The workers do their work whenever the command sleeps."""
+        module = "snapshots.management.commands.redeliver"
+        monkeypatch.setattr(f"{module}.sleep", lambda _seconds: work(also_later_ones=True))
+
+    def test_it_waits_until_the_app_has_everything(self, watch: Watch, alice: Receiver, busy: None) -> None:
+        output = run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+        assert len(alice.requests) == 3
+        watch.refresh_from_db()
+        assert output.endswith(f"Alice's search has acme/handbook at {watch.synced_commit[:12]}, with every file.\n")
+
+    def test_a_failure_is_told_while_it_waits_and_waiting_goes_on(
+        self, watch: Watch, alice: Receiver, busy: None, settings: Settings
+    ) -> None:
+        with alice.faults.put(ReceiverFault(status=503, times=1)):
+            output = run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+        assert "503 Service Unavailable; it is tried again" in output
+        assert output.endswith("with every file.\n")
+
+    def test_it_does_not_wait_for_an_endpoint_that_goes_on_failing(
+        self, watch: Watch, alice: Receiver, busy: None
+    ) -> None:
+        with alice.faults.put(ReceiverFault(status=503)), pytest.raises(CommandError, match="5 attempts failed: 503"):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+
+    def test_it_does_not_wait_for_a_disabled_app(self, watch: Watch, alice: Receiver, busy: None) -> None:
+        with (
+            alice.faults.put(ReceiverFault(status=410)),
+            pytest.raises(CommandError, match=r"was disabled: .* 410 Gone"),
+        ):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+        with pytest.raises(CommandError, match=r"is disabled: .*manage\.py enable_app"):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything")
+
+    def test_files_that_are_refused_are_not_called_delivered(self, watch: Watch, alice: Receiver, busy: None) -> None:
+        with alice.faults.put(ReceiverFault(status=422)), pytest.raises(CommandError, match="but for 3 files"):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+
+    def test_it_does_not_wait_for_a_worker_that_is_not_there(
+        self, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("snapshots.management.commands.redeliver._STANDSTILL", -1)
+        with pytest.raises(CommandError, match="No worker takes deliveries: start"):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+
+    def test_it_does_not_wait_for_a_watch_that_is_gone(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            "snapshots.management.commands.redeliver.sleep",
+            lambda _seconds: watches.unwatch(watch.app, watch.repository.public_id),
+        )
+        with pytest.raises(CommandError, match="not watched any more"):
+            run("redeliver", watch.app.public_id, watch.repository.public_id, "--everything", "--wait")
+
     def test_a_watch_that_is_not_there(self) -> None:
         with pytest.raises(CommandError, match="app_x does not watch repo_x"):
             run("redeliver", "app_x", "repo_x", "--now")

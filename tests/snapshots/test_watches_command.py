@@ -1,0 +1,72 @@
+"""`manage.py watches`: what the console says of each watch, in a terminal."""
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from docora.demo.githost import HostedRepository
+from docora.demo.receiver import Receiver, ReceiverFault
+from repositories import accounts, watches
+from repositories.models import App, Watch
+from tests.support.worker import Work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(*words: str) -> str:
+    output = StringIO()
+    call_command("watches", *words, stdout=output)
+    return output.getvalue()
+
+
+def listed(*words: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(run("--json", *words))
+    return rows
+
+
+def test_a_synced_watch_shows_what_was_acknowledged(watch: Watch) -> None:
+    watch.refresh_from_db()
+    (facts,) = listed()
+    assert (facts["state"], facts["acknowledged"], facts["files"], facts["parked"]) == ("synced", 3, 3, 0)
+    assert facts["synced_commit"] == watch.synced_commit
+    header, row = run().splitlines()
+    assert header.split() == ["app", "repository", "id", "repository", "state", "files", "commit", "reason"]
+    assert row.split()[:7] == [
+        watch.app.public_id, watch.repository.public_id, "acme/handbook", "synced", "3", "of", "3"
+    ]  # fmt: skip
+
+
+def test_refused_files_are_not_counted_as_delivered(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    with alice.faults.put(ReceiverFault(status=422)):
+        watches.watch(alice_app, remote.url)
+        work()
+    assert "0 of 3, 3 parked" in run()
+
+
+def test_lists_are_narrowed_to_an_app_a_repository_and_to_what_fails(
+    watch: Watch, bob_app: App, remote: HostedRepository, work: Work
+) -> None:
+    watches.watch(bob_app, remote.url)
+    work()
+    accounts.disable_app(bob_app, "gone")
+    assert len(listed("--repository", watch.repository.public_id)) == 2
+    assert [row["app_id"] for row in listed("--app", watch.app.public_id)] == [watch.app.public_id]
+    (failing,) = listed("--failing")
+    assert (failing["app_id"], failing["state"], failing["error"]) == (bob_app.public_id, "disabled", "gone")
+    assert run("--repository", "repo_x") == "Nobody watches anything here.\n"
+    with pytest.raises(CommandError, match="There is no app app_x"):
+        run("--app", "app_x")
+
+
+def test_a_long_list_is_counted_in_batches(
+    watch: Watch, bob_app: App, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshots.management.commands.watches._BATCH", 1)
+    watches.watch(bob_app, remote.url)
+    work()
+    assert [row["acknowledged"] for row in listed()] == [3, 3]
