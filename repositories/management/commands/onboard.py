@@ -25,8 +25,8 @@ class Command(BaseCommand):
         parser.add_argument("name", help="what people call the app")
         parser.add_argument("base_url", help="webhooks go to BASE_URL/create, /update, /delete and /sync_failed")
         parser.add_argument("--email", default="", help="whom to write to when deliveries fail")
-        parser.add_argument("--website", default="")
-        parser.add_argument("--description", default="")
+        parser.add_argument("--website", default="", help="shown in the admin")
+        parser.add_argument("--description", default="", help="shown in the admin")
         parser.add_argument(
             "--webhook-key",
             default="",
