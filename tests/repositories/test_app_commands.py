@@ -1,6 +1,5 @@
-"""`apps`, `disable_app` and `enable_app`."""
+"""`disable_app` and `enable_app`."""
 
-import json
 from io import StringIO
 
 import pytest
@@ -9,7 +8,7 @@ from django.core.management import CommandError, call_command
 
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import accounts, watches
+from repositories import watches
 from repositories.management.table import table
 from repositories.models import App, Watch
 from tests.support.worker import Work
@@ -21,33 +20,6 @@ def run(*words: str) -> str:
     output = StringIO()
     call_command(*words, stdout=output)
     return output.getvalue()
-
-
-def test_the_apps_are_listed_with_their_state_and_watches(
-    alice_app: App, bob_app: App, remote: HostedRepository
-) -> None:
-    watches.watch(alice_app, remote.url)
-    Watch.objects.update(retry_count=99)
-    accounts.disable_app(bob_app, "gone\x1b[2J")
-    header, first, second = run("apps").splitlines()
-    assert header.split()[:5] == ["app", "name", "state", "watches", "failing"]
-    assert first.split()[:6] == [alice_app.public_id, "Alice's", "search", "enabled", "1", "1"]
-    assert "disabled" in second
-    assert second.endswith("gone�[2J"), "no control character reaches the terminal"
-
-
-def test_the_apps_as_json(alice_app: App, bob_app: App) -> None:
-    accounts.disable_app(bob_app, "gone")
-    listed = {app["app_id"]: app for app in json.loads(run("apps", "--json"))}
-    assert listed[alice_app.public_id]["state"] == "enabled"
-    assert listed[bob_app.public_id]["state"] == "disabled"
-    assert listed[bob_app.public_id]["reason"] == "gone"
-    assert [app["app_id"] for app in json.loads(run("apps", "--json", "--disabled"))] == [bob_app.public_id]
-
-
-def test_without_apps_it_says_how_to_add_one() -> None:
-    assert "manage.py onboard" in run("apps")
-    assert json.loads(run("apps", "--json")) == []
 
 
 def test_a_disabled_app_gets_nothing_and_all_that_it_missed_once_it_is_enabled(

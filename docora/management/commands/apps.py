@@ -2,13 +2,14 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
+from docora.console import states
 from repositories import watch_state
 from repositories.management.table import table
 from repositories.models import App, Watch
@@ -34,16 +35,16 @@ class Command(BaseCommand):
             self.stdout.write("No app is disabled." if disabled else "There are no apps: `manage.py onboard` adds one.")
 
 
-def _facts(apps: Iterable[App]) -> Iterable[dict[str, Any]]:
+def _facts(apps: QuerySet[App]) -> Iterator[dict[str, Any]]:
     by_app = Watch.objects.order_by().values_list("app").annotate(Count("pk"))
     watches, failing = dict(by_app), dict(by_app.filter(watch_state.failing()))
-    for app in apps:
+    for app in states.APP.annotated(apps):
         yield {
             "app_id": app.public_id,
             "name": app.name,
             "base_url": app.base_url,
             "email": app.email,
-            "state": _state(app),
+            "state": app.state_name,
             "reason": app.disabled_reason,
             "disabled_at": _iso(app.disabled_at),
             "failing_since": _iso(app.failing_since),
@@ -54,18 +55,11 @@ def _facts(apps: Iterable[App]) -> Iterable[dict[str, Any]]:
         }
 
 
-def _state(app: App) -> str:
-    if app.disabled_at:
-        return "disabled"
-    if app.failing_since:
-        return "failing"
-    return "slow" if app.slow_since else "enabled"
-
-
 def _iso(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="seconds") if moment else None
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    shown = facts | {"state": states.APP.named(facts["state"]).label}
     names = ("app_id", "name", "state", "watches", "failing_watches", "base_url", "reason")
-    return tuple(str(facts[name]) for name in names)
+    return tuple(str(shown[name]) for name in names)

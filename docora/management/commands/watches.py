@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import F, QuerySet
 
-from repositories import watch_state
+from docora.console import states
 from repositories.management.lookups import find_app
 from repositories.management.table import table
 from repositories.models import Watch
@@ -28,7 +28,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--app", metavar="APP_ID", help="only those of this app")
         parser.add_argument("--repository", metavar="REPO_ID", help="only those of this repository")
-        parser.add_argument("--failing", action="store_true", help="only those that fail, or whose app is disabled")
+        parser.add_argument("--failing", action="store_true", help="only those that are in a bad state")
         parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
     def handle(self, **options: Any) -> None:
@@ -41,23 +41,24 @@ class Command(BaseCommand):
             self.stdout.write("No watch fails." if options["failing"] else "Nobody watches anything here.")
 
 
-def _chosen(options: dict[str, Any]) -> QuerySet[Watch]:
-    watches = Watch.objects.select_related("app", "repository").order_by("app__name", "app", "pk")
+def _chosen(options: dict[str, Any]) -> QuerySet[Any]:
+    watches = states.WATCH.annotated(Watch.objects.select_related("app", "repository"))
+    watches = watches.order_by("app__name", "app", "pk")
     if options["app"]:
         watches = watches.filter(app=find_app(options["app"]))
     if options["repository"]:
         watches = watches.filter(repository__public_id=options["repository"])
     if options["failing"]:
-        watches = watches.filter(watch_state.failing())
+        watches = watches.filter(state_name__in=[state.name for state in states.WATCH.all if state.tone == "bad"])
     return watches
 
 
-def _facts(watches: QuerySet[Watch]) -> Iterator[dict[str, Any]]:
+def _facts(watches: QuerySet[Any]) -> Iterator[dict[str, Any]]:
     for start in range(0, watches.count(), _BATCH):
         yield from _facts_of(list(watches[start : start + _BATCH]))
 
 
-def _facts_of(watches: list[Watch]) -> Iterator[dict[str, Any]]:
+def _facts_of(watches: list[Any]) -> Iterator[dict[str, Any]]:
     newest = Snapshot.objects.filter(
         repository__in={watch.repository_id for watch in watches}, sequence=F("repository__sequence")
     )
@@ -71,7 +72,7 @@ def _facts_of(watches: list[Watch]) -> Iterator[dict[str, Any]]:
             "repository": str(watch.repository),
             "url": watch.repository.url,
             "branch": watch.repository.ref or None,
-            "state": watch_state.shown(watch),
+            "state": watch.state_name,
             "files": files.get(watch.repository_id, 0),
             "acknowledged": acknowledged[watch.pk],
             "parked": parked.get(watch.pk, 0),
@@ -86,8 +87,6 @@ def _facts_of(watches: list[Watch]) -> Iterator[dict[str, Any]]:
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     files = f"{facts['acknowledged']} of {facts['files']}" + (f", {facts['parked']} parked" if facts["parked"] else "")
-    commit = (facts["synced_commit"] or "")[:12]
-    return (
-        facts["app_id"], facts["repository_id"], facts["repository"], facts["state"], files, commit,
-        facts["error"] or "",
-    )  # fmt: skip
+    state, commit = states.WATCH.named(facts["state"]).label, (facts["synced_commit"] or "")[:12]
+    who = (facts["app_id"], facts["repository_id"], facts["repository"])
+    return (*who, state, files, commit, facts["error"] or "")
