@@ -1,6 +1,7 @@
 """What must hold for Docora to do its work: one list for /ready, `manage.py check`, the overview and the start."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import redis
@@ -10,7 +11,9 @@ from django.db.migrations.executor import MigrationExecutor
 
 from docora.backup import postgresql
 from repositories import canary
-from repositories.base import connections, pulse
+from repositories.base import connections, disks, pulse, queue
+from repositories.errors import EndpointDisabled, hint_for
+from repositories.models import App, Repository
 
 NO_DATABASE = "the database does not answer"
 NO_REDIS = "Redis does not answer"
@@ -90,6 +93,72 @@ def _scheduler() -> None:
         raise Unmet(f"the scheduler ticked {since:.0f} s ago")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concern:
+    """Something that needs a person: the operator is told, and told again when it is over."""
+
+    kind: str
+    name: str
+    subject: str
+    reason: str
+    hint: str
+    begins: bool = True
+    """False: not a reason to tell it, but not over either if it was told."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def _open_circuits() -> Iterator[Concern]:
+    for repository in Repository.objects.exclude(circuit_open_until=None):
+        yield Concern(
+            kind="circuit-open",
+            name=repository.public_id,
+            subject=str(repository),
+            reason=repository.last_error,
+            hint=hint_for(repository.last_error_code),
+        )
+
+
+def _disabled_apps() -> Iterator[Concern]:
+    for app in App.objects.exclude(disabled_at=None):
+        yield Concern(
+            kind="app-disabled",
+            name=app.public_id,
+            subject=app.name,
+            reason=app.disabled_reason,
+            hint=EndpointDisabled.hint,
+        )
+
+
+def _queues_without_worker() -> Iterator[Concern]:
+    for name in pulse.queues_without_worker():
+        reason = f"{queue.length(name)} jobs wait."
+        yield Concern(kind="queue-untended", name=name, subject=name, reason=reason, hint=HINTS["jobs"])
+
+
+def _low_disks() -> Iterator[Concern]:
+    for host, disk in disks.known(queue.connection()).items():
+        percent = 100 * disk.free / max(1, disk.size)
+        if percent < settings.DISK_LOW_PERCENT + _DISK_MARGIN:
+            yield Concern(
+                kind="disk-low",
+                name=host,
+                subject=host,
+                reason=f"{percent:.1f} % of {disk.size / 1e9:,.1f} GB are free where the clones are.",
+                hint="Add space, or set DOCORA_DISK_QUOTA_BYTES: then the clones out of use for longest go.",
+                begins=percent < settings.DISK_LOW_PERCENT,
+            )
+
+
+def _missing_redis() -> Iterator[Concern]:
+    try:
+        _redis()
+    except redis.RedisError:
+        yield Concern(kind="redis-away", name="redis", subject="Redis", reason="", hint=HINTS["redis"])
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "database": _database,
     "migrations": _migrations,
@@ -106,3 +175,22 @@ HINTS = {
     "jobs": "Start a worker: `manage.py up`, or `manage.py rqworker` with the queue's name.",
     "scheduler": "Start it: `manage.py up`, or `manage.py scheduler`.",
 }
+
+# A disk is well again when so many more percent are free: it is not told each time that a file comes and goes.
+_DISK_MARGIN = 2
+CONCERNS: dict[str, Callable[[], Iterator[Concern]]] = {
+    "circuit-open": _open_circuits,
+    "app-disabled": _disabled_apps,
+    "queue-untended": _queues_without_worker,
+    "disk-low": _low_disks,
+    "redis-away": _missing_redis,
+}
+TITLES = {
+    "circuit-open": "circuit open",
+    "app-disabled": "app disabled",
+    "queue-untended": "no worker takes this queue",
+    "disk-low": "disk nearly full",
+    "redis-away": "does not answer",
+}
+# Seconds for which each must have lasted, or be over, before it is told: what is restarted is away for a moment.
+SETTLING = {"queue-untended": 60, "disk-low": 60, "redis-away": 60}

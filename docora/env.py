@@ -6,6 +6,7 @@ docs/settings.md lists the same table; a test keeps the two equal.
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,24 @@ def _host(text: str) -> str:
     if any(mark in text for mark in "/@ ?#\\"):
         raise ValueError(f"{text!r} is not host or host:port")
     return text.lower()
+
+
+def _email(text: str) -> str:
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+", text):
+        raise ValueError(f"{text!r} is not an address")
+    return text
+
+
+def _url(name: str, meaning: str) -> str:
+    kind = "a URL such as https://hooks.example.com/docora"
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(r"https?://[^@\s/?#]+(/[^\s#]*)?", text):
+            # Not the value itself: it may have a token in its path.
+            raise ImproperlyConfigured(f"{name}: expected {kind}, without credentials")
+        return text
+
+    return _read(name, kind, parse, "", meaning, "")
 
 
 def _fernet_keys(name: str, meaning: str, *, shown: str) -> tuple[str, ...]:
@@ -344,6 +363,9 @@ DISK_QUOTA_BYTES = _bytes(
     "room for all clones; beyond it, those out of use for longest go until they are needed again (0: no limit)",
     least=0,
 )
+DISK_LOW_PERCENT = _integer(
+    "DOCORA_DISK_LOW_PERCENT", 10, "the operator is alerted while a smaller share is free where the clones are", most=90
+)
 RECONCILE_INTERVAL = _seconds("DOCORA_RECONCILE_INTERVAL", 3600, "pause between two rounds of `manage.py reconcile`")
 ACCESS_PROOF_AGE = _seconds(
     "DOCORA_ACCESS_PROOF_AGE", 300, "how old the proof that a watch's token can read may be at a delivery"
@@ -372,3 +394,12 @@ EMAIL_USE_TLS = _boolean("EMAIL_USE_TLS", False, "encrypt the connection to it w
 EMAIL_HOST_USER = _text("EMAIL_HOST_USER", "", "the name to sign in with there")
 EMAIL_HOST_PASSWORD = _secret("EMAIL_HOST_PASSWORD", "the password to sign in with there", shown="")
 EMAIL_FROM = _text("DOCORA_EMAIL_FROM", "docora@localhost", "the sender of these e-mails")
+ALERT_WEBHOOK = _url(
+    "DOCORA_ALERT_WEBHOOK",
+    "where the operator is told once that a circuit is open, an app disabled, a queue without a worker, a disk nearly"
+    " full or Redis away, and once that it is over",
+)
+ALERT_WEBHOOK_KEY = _long_secret("DOCORA_ALERT_WEBHOOK_KEY", "signs these messages as those to apps are signed")
+ALERT_EMAIL = _list(
+    "DOCORA_ALERT_EMAIL", "e-mail addresses", _email, (), "who gets the same by e-mail; needs `EMAIL_HOST`", shown=""
+)

@@ -10,6 +10,7 @@ from django.test import Client
 from docora import condition
 from repositories.base import connections, pulse, queue
 from snapshots.schedule import tick
+from tests.support.worker import put_worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +30,7 @@ def test_after_a_tick_it_is_ready(client: Client) -> None:
     assert (status, found["scheduler"]) == (503, "the scheduler has not ticked yet")
     tick()
     for name in queue.ALL:
-        queue.connection().sadd(f"rq:workers:{name}", "rq:worker:somebody")
+        put_worker(name)
     assert checks(client) == (200, dict.fromkeys(condition.CHECKS, "ok"))
 
 
@@ -45,7 +46,7 @@ def test_a_job_that_nobody_takes_is_noticed(client: Client, settings: Any) -> No
     queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.take_snapshot", 1, job_id="snapshot-1", timeout=60)
     status, found = checks(client)
     assert (status, found["jobs"]) == (503, "jobs wait in snapshots, and no worker takes that queue")
-    queue.connection().sadd("rq:workers:snapshots", "rq:worker:somebody")
+    put_worker("snapshots")
     assert checks(client)[0] == 200
     settings.READY_JOB_AGE = -1
     assert checks(client)[0] == 503

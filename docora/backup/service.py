@@ -113,7 +113,7 @@ def _check_fit(facts: archive.Facts) -> None:
 
 
 def _our_apps() -> set[str]:
-    return {"repositories", "snapshots"}
+    return {"docora", "repositories", "snapshots"}
 
 
 def _forget_queue() -> None:

@@ -4,7 +4,6 @@ import time
 
 import redis
 from django.conf import settings
-from rq import Worker
 
 from repositories.base import queue
 
@@ -28,7 +27,17 @@ def seconds_waited() -> float:
 
 def untended_queues() -> list[str]:
     """Where jobs wait although no worker would ever take them."""
-    return [name for name in settings.RQ_QUEUES if queue.length(name) and not Worker.count(queue=queue.named(name))]
+    return [name for name in queues_without_worker() if queue.length(name)]
+
+
+def queues_without_worker() -> list[str]:
+    return [name for name in settings.RQ_QUEUES if not _has_worker(name)]
+
+
+def _has_worker(name: str) -> bool:
+    """The name of a worker that was killed stays in the list for a while, but its record expires."""
+    workers = queue.connection().smembers(f"rq:workers:{name}")
+    return bool(workers) and bool(queue.connection().exists(*workers))
 
 
 def _waited(name: str) -> float:

@@ -9,12 +9,24 @@ overlap ends.
 import base64
 import hmac
 import time
+from typing import Protocol
 
-from repositories.models import App
+
+class Recipient(Protocol):
+    """An app, or the endpoint of the operator, which may have no key and has no id."""
+
+    @property
+    def public_id(self) -> str: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def signing_keys(self) -> list[str]: ...
+    @property
+    def max_in_flight(self) -> int: ...
 
 
 class Signer:
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Recipient) -> None:
         self._app_id = app.public_id
         # Each holds the state after its key, which is the same for every message.
         self._keys = [hmac.new(key.encode(), digestmod="sha256") for key in app.signing_keys]
@@ -28,6 +40,8 @@ class Signer:
     def headers(self, message_id: str, body: bytes, *, key: int = 0) -> dict[str, str]:
         """Docora's own headers, and beside them those of the Standard Webhooks specification."""
         now = str(int(time.time()))
+        if not self._keys:
+            return {"Content-Type": "application/json", "webhook-id": message_id, "webhook-timestamp": now}
         own = _signed(self._keys[key], f"{now}.", body).hexdigest()
         standard = [_signed(state, f"{message_id}.{now}.", body).digest() for state in self._keys]
         return {

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from repositories.base import outgoing
-from repositories.models import App
-from snapshots.delivery.signing import Signer
+from snapshots.delivery.signing import Recipient, Signer
 from snapshots.models import is_accepted
 
 _KEPT = 2048
@@ -32,7 +31,7 @@ _HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is told in one request. `id` is the same for every attempt at it."""
+    """What is told in one request. `id` is the same for every attempt. Without an event it goes to the base URL."""
 
     event: str
     id: str
@@ -70,7 +69,7 @@ class Answer:
 class WebhookClient(Generic[M]):
     """Posts to one app; redirects are not followed, and proxies of the environment are ignored."""
 
-    def __init__(self, app: App, *, timeout: float) -> None:
+    def __init__(self, app: Recipient, *, timeout: float) -> None:
         self._base_url = app.base_url
         self._timeout = timeout
         self._signer = Signer(app)
@@ -188,7 +187,7 @@ class WebhookClient(Generic[M]):
 
         try:
             headers = self._signer.headers(message.id, message.body, key=key)
-            url = f"{self._base_url}/{message.event}"
+            url = f"{self._base_url}/{message.event}" if message.event else self._base_url
             async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
                 text = await _beginning(response.content)
                 return Answer(

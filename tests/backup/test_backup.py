@@ -165,7 +165,8 @@ def test_a_database_without_tables_is_not_backed_up(data_dir: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir)}
     result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert "has no tables" in result.stderr
+    assert "no such database file" in result.stderr
+    assert list(data_dir.iterdir()) == []
     assert not (data_dir / "b").exists()
 
 

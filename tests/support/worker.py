@@ -38,3 +38,9 @@ def run_jobs(*, also_later_ones: bool = False) -> None:
     worker.work(burst=True, logging_level="ERROR")
     for error in getattr(worker, "errors", []):
         raise error
+
+
+def put_worker(name: str) -> None:
+    """As a worker of this queue registers itself, and is heard of."""
+    queue.connection().sadd(f"rq:workers:{name}", "rq:worker:somebody")
+    queue.connection().hset("rq:worker:somebody", "state", "idle")

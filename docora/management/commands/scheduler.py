@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
+from docora import alerts
 from repositories import canary
 from repositories.base import log_context
 from snapshots.looks import Looks
@@ -36,6 +37,7 @@ class Command(BaseCommand):
                 close_old_connections()
                 # What a tick asks for can be told from what a request asks for, and one tick from another.
                 with log_context.bound(request_id=f"tick-{log_context.new_request_id()}"):
+                    _alert()
                     _tick(looks)
 
 
@@ -46,6 +48,14 @@ def _tick(looks: Looks) -> None:
     except (DatabaseError, RedisError) as error:
         logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
         time.sleep(settings.SCAN_INTERVAL)
+
+
+def _alert() -> None:
+    """Before the tick, which fails without Redis. Whatever an alert fails at, the looks go on."""
+    try:
+        alerts.look()
+    except Exception:
+        logger.exception("looking for something to alert the operator of failed; the next try is at the next tick")
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
