@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from django.core.management import load_command_class
 
+from docora import condition
+
 ROOT = Path(__file__).parent.parent
 COMMANDS = {
     path.stem: path.parts[-4]
@@ -23,6 +25,12 @@ def in_tables(text: str) -> set[str]:
 @pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
 def test_every_command_is_in_the_table_of_commands(page: str) -> None:
     assert set(COMMANDS) - in_tables((ROOT / page).read_text()) == set()
+
+
+def test_every_check_of_ready_and_every_kind_of_alert_is_described() -> None:
+    described = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/running.md").read_text(), re.M))
+    assert {*condition.CHECKS, *condition.CONCERNS} - described == set()
+    assert condition.CONCERNS.keys() == condition.TITLES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
