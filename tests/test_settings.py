@@ -31,6 +31,7 @@ def check(data_dir: Path, *, command: str = "check", **variables: str) -> "subpr
         ("DJANGO_DEBUG", "maybe", "true or false"),
         ("DATABASE_URL", "mongodb://x", "a database URL"),
         ("DOCORA_LOG_LEVEL", "LOUD", "DEBUG"),
+        ("DOCORA_LOG_FORMAT", "xml", "pretty"),
     ],
 )
 def test_a_wrong_value_stops_the_start_with_its_name(data_dir: Path, name: str, value: str, expected: str) -> None:
@@ -53,6 +54,11 @@ def test_a_github_app_without_its_key_stops_the_start_and_prints_no_key(data_dir
     result = check(data_dir, DOCORA_GITHUB_APP_ID="1", **key)
     assert result.stderr.startswith("docora: DOCORA_GITHUB_APP_PRIVATE_KEY: expected an RSA private key")
     assert "hunter2" not in result.stderr
+
+
+def test_a_short_token_for_metrics_is_refused_and_not_printed(data_dir: Path) -> None:
+    result = check(data_dir, DOCORA_METRICS_TOKEN="hunter2")
+    assert result.stderr == "docora: DOCORA_METRICS_TOKEN: expected text of at least 16 characters\n"
 
 
 def test_the_one_key_of_earlier_installations_still_decrypts(data_dir: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connection
+from django.db import OperationalError, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from rq.utils import as_text
@@ -183,6 +184,19 @@ def test_without_redis_the_database_is_shown_and_redis_is_down(
     assert (then["docora_up", "part=redis"], then["docora_up", "part=database"]) == (0, 1)
     assert "docora_repositories" in then.names
     assert "docora_looks_total" not in then.names
+
+
+def test_without_the_database_redis_is_shown_and_the_database_is_down(
+    scrape: Scrape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("the server is gone")
+
+    monkeypatch.setattr(BaseDatabaseWrapper, "connect", fail)  # of the thread that reads
+    then = scrape()
+    assert (then["docora_up", "part=redis"], then["docora_up", "part=database"]) == (1, 0)
+    assert "docora_looks_total" in then.names
+    assert "docora_repositories" not in then.names
 
 
 def test_a_database_that_hangs_is_down_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
