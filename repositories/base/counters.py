@@ -45,7 +45,12 @@ class Histogram(Counter):
 
     @property
     def buckets(self) -> Labels:
-        return (*(str(float(bound)) for bound in self.bounds), _INFINITE)
+        return _names_of(self.bounds)
+
+
+@cache  # asked for with every message
+def _names_of(bounds: tuple[float, ...]) -> Labels:
+    return (*(str(float(bound)) for bound in bounds), _INFINITE)
 
 
 _VIA = ("http", "git")

@@ -13,7 +13,7 @@ from tests.support.delivery_cast import Stage
 from tests.support.metrics import TOKEN, Sampled, needs_promtool, promtool
 from tests.support.service import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.any_database]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("observed"), pytest.mark.any_database]
 
 FILES = 5
 
