@@ -265,6 +265,9 @@ METRICS_TOKEN = _long_secret(
     "DOCORA_METRICS_TOKEN", "the bearer token with which Prometheus may read /metrics; without it there is no /metrics"
 )
 MAX_BODY_BYTES = _bytes("DOCORA_MAX_BODY_BYTES", 65536, "a larger body of an API request is refused unread")
+MAX_VERIFY_BODY_BYTES = _bytes(
+    "DOCORA_MAX_VERIFY_BODY_BYTES", 32 << 20, "the same for a list of files that an app has verified"
+)
 GIT_HOSTS = _list(
     "DOCORA_GIT_HOSTS",
     "host names, with :port if it is not the usual one",

@@ -151,6 +151,7 @@ JOB_FUNCTIONS: tuple[str, ...] = (
     "snapshots.jobs.purge_clone",  # its name in messages of 0.1
     "snapshots.jobs.reconcile_all",
     "snapshots.jobs.resume_app",
+    "snapshots.jobs.send_complete",
     "snapshots.jobs.send_notice",
     "snapshots.jobs.take_snapshot",
 )
@@ -192,6 +193,7 @@ LOGIN_RATE = env.LOGIN_RATE
 MAX_WATCHES_PER_APP = env.MAX_WATCHES_PER_APP
 NEW_WATCHES_PER_HOUR = env.NEW_WATCHES_PER_HOUR
 MAX_BODY_BYTES = env.MAX_BODY_BYTES
+MAX_VERIFY_BODY_BYTES = env.MAX_VERIFY_BODY_BYTES
 READY_JOB_AGE = env.READY_JOB_AGE
 METRICS_TOKEN = env.METRICS_TOKEN
 WEB_THREADS = env.WEB_THREADS

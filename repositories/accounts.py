@@ -3,6 +3,7 @@
 import json
 import logging
 import secrets
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +31,9 @@ class Credentials:
     webhook_key: str
 
 
-def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) -> Credentials:
+def onboard(
+    name: str, base_url: str, *, webhook_key: str = "", events: Sequence[str] = (), **details: str
+) -> Credentials:
     canary.check_keys()
     bearer_token = _bearer_token()
     webhook_key = webhook_key or secrets.token_urlsafe(32)
@@ -39,11 +42,19 @@ def onboard(name: str, base_url: str, *, webhook_key: str = "", **details: str) 
         base_url=base_url,
         bearer_hash=hash_of(bearer_token),
         webhook_key=webhook_key,
+        events=list(events),
         **details,
     )
     app.full_clean()
     app.save()
     return Credentials(app_id=app.public_id, bearer_token=bearer_token, webhook_key=webhook_key)
+
+
+def choose_events(app: App, events: Iterable[str]) -> None:
+    """The app wants these optional events from now on, and no others. ValidationError if one of them is none."""
+    app.events = list(events)
+    app.full_clean()
+    app.save(update_fields=["events", "wants_recovery"])
 
 
 def rotate_bearer_token(app: App) -> str:

@@ -71,6 +71,11 @@ def send_notice(kind: str, watch_id: int, *, lane: str) -> None:
     queue.enqueue(lane, "snapshots.jobs.send_notice", [kind, watch_id], job_id=job_id, timeout=5 * _SHORT)
 
 
+def send_complete(watch_id: int, *, lane: str) -> None:
+    job_id = f"complete-{watch_id}"
+    queue.enqueue(lane, "snapshots.jobs.send_complete", watch_id, job_id=job_id, timeout=5 * _SHORT)
+
+
 def announce_failure(repository_id: int) -> None:
     _announce("announce_failure", f"failure-{repository_id}", repository_id)
 

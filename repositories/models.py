@@ -50,6 +50,18 @@ def hash_of(bearer_token: str) -> str:
     return hashlib.sha256(bearer_token.encode()).hexdigest()
 
 
+class OptionalEvent(models.TextChoices):
+    """What an app is told about a repository as a whole only if it wants to know."""
+
+    SYNC_RECOVERED = "sync_recovered", "sync_recovered: a repository can be read again"
+    SYNC_COMPLETE = "sync_complete", "sync_complete: the app has all files of a commit"
+
+
+def _check_events(events: object) -> None:
+    if not isinstance(events, list) or not set(map(str, events)) <= set(OptionalEvent.values):
+        raise ValidationError(f"Optional events are {' and '.join(OptionalEvent.values)}.")
+
+
 class App(models.Model):
     """A client app: its bearer token, and where its webhooks go."""
 
@@ -68,11 +80,15 @@ class App(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(64)],
         help_text="Webhooks sent at the same time; 1 keeps the strict order.",
     )
-    wants_recovery = models.BooleanField(
-        "tell recovery",
-        default=False,
-        help_text="Also tell it, with sync_recovered, that a repository can be read again.",
+    events = models.JSONField(
+        "optional events",
+        default=list,
+        blank=True,
+        validators=[_check_events],
+        help_text="What the app is told beside its files, because it wants to know.",
     )
+    # Not read any more. It goes with the next release: until then workers of the last one may run beside this one.
+    wants_recovery = models.BooleanField(default=False, editable=False)
 
     previous_webhook_keys = EncryptedField(
         blank=True, default="", editable=False, help_text="As JSON, the newest first."
@@ -103,6 +119,11 @@ class App(models.Model):
 
     def clean(self) -> None:
         self.base_url = self.base_url.rstrip("/")
+        self.events = sorted(set(self.events))
+        self.wants_recovery = self.wants(OptionalEvent.SYNC_RECOVERED)
+
+    def wants(self, event: str) -> bool:
+        return event in self.events
 
     @property
     def signing_keys(self) -> list[str]:
@@ -238,6 +259,9 @@ class Watch(models.Model):
     files = models.PositiveIntegerField(default=0, editable=False, help_text="How many files the app has now.")
     digest = models.CharField(
         max_length=64, default="0" * 64, editable=False, help_text="Of all that the app has now: snapshots/digests.py."
+    )
+    step = models.JSONField(
+        default=dict, editable=False, help_text="What was told since the last complete commit: snapshots/steps.py."
     )
     generation = models.PositiveIntegerField(
         default=0, editable=False, help_text="Counts up when a delivery under way must stop and look anew."

@@ -97,12 +97,12 @@ def rest_app(app: App, seconds: float) -> None:
 
 
 def seconds_of_rest(app: App) -> float:
-    return _seconds_until(app.resting_until)
+    return seconds_until(app.resting_until)
 
 
 def seconds_of_pause(watch: Watch) -> float | None:
     """The rest of the watch's own pause, or of its app's rest; None if it may be delivered now."""
-    rest = max(_seconds_until(watch.retry_at), seconds_of_rest(watch.app))
+    rest = max(seconds_until(watch.retry_at), seconds_of_rest(watch.app))
     return rest if rest > 0.1 else None
 
 
@@ -119,5 +119,5 @@ def end_pause(watch: Watch) -> None:
     App.objects.filter(pk=watch.app_id).update(resting_until=None)
 
 
-def _seconds_until(moment: datetime | None) -> float:
+def seconds_until(moment: datetime | None) -> float:
     return max(0.0, (moment - timezone.now()).total_seconds()) if moment else 0.0

@@ -57,10 +57,12 @@ def put_back(watches: QuerySet[Watch]) -> int:
     return watches.filter(status=WatchStatus.SCANNING).update(status=WatchStatus.PENDING)
 
 
-def complete(watch: Watch, *, sequence: int, commit_sha: str) -> None:
-    """The app has everything of this snapshot, unless the generation says that somebody has asked for more."""
-    Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
-        **_SYNCED, asked_again=False, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
+def complete(watch: Watch, *, sequence: int, commit_sha: str) -> bool:
+    """The app has everything of this snapshot. False if the generation says that somebody has asked for more."""
+    return bool(
+        Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
+            **_SYNCED, asked_again=False, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
+        )
     )
 
 

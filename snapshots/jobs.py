@@ -10,7 +10,7 @@ from repositories.jobs import purge_clone as purge_clone  # its name in messages
 from repositories.models import App
 from repositories.repo_lock.retry import retry_when_locked
 from snapshots import dry_run, look, reconcile
-from snapshots.delivery import notices, tell
+from snapshots.delivery import completion, notices, tell
 
 
 @queue.one_round_at_a_time
@@ -49,6 +49,10 @@ def announce_recovery(repository_id: int) -> None:
 def send_notice(subject: tuple[str, int]) -> Retry | None:
     kind, watch_id = subject
     return _again(notices.send(notices.Kind(kind), watch_id, attempt=_attempt(), lane=_lane()))
+
+
+def send_complete(watch_id: int) -> Retry | None:
+    return _again(completion.send(watch_id, job_id=job_id(), lane=_lane()))
 
 
 def resume_app(app_id: int) -> None:

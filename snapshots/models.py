@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from repositories.models import Repository, Watch
+from repositories.models import App, Repository, Watch
 from snapshots.paths import GitPath
 
 # An attempt whose answer was 2xx, as a condition and as a function.
@@ -145,6 +145,44 @@ class Parked(models.Model):
 
     def __str__(self) -> str:
         return f"{self.file} for {self.watch}: {self.reason}"
+
+
+class Completion(models.Model):
+    """An app had all of a commit: every file was acknowledged or parked. With what it had then, and how it got it."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="completions")
+    app = models.ForeignKey(App, models.CASCADE, related_name="+", db_index=False)
+    sequence = models.PositiveBigIntegerField()
+    commit_sha = models.CharField(max_length=64)
+    previous_commit = models.CharField(max_length=64, blank=True)
+    branch = models.CharField(max_length=255, blank=True)
+    created = models.PositiveIntegerField()
+    updated = models.PositiveIntegerField()
+    deleted = models.PositiveIntegerField()
+    parked = models.PositiveIntegerField()
+    left_out = models.PositiveIntegerField()
+    files = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    noticed_at = models.DateTimeField()
+    fetched_at = models.DateTimeField(null=True)
+    first_acknowledged_at = models.DateTimeField(null=True)
+    last_acknowledged_at = models.DateTimeField(null=True)
+    latency_ms = models.PositiveBigIntegerField(null=True, help_text="From the notice to the last acknowledgement.")
+    completed_at = models.DateTimeField(default=timezone.now)
+    pending = models.BooleanField(help_text="The app wants sync_complete, and has not answered it yet.")
+    attempts = models.PositiveIntegerField(default=0)
+    retry_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["completed_at"], name="completion_completed"),
+            models.Index(fields=["app", "completed_at"], name="completion_app_completed"),
+            # Few at any time: the scheduler looks for them at every tick.
+            models.Index(fields=["watch"], condition=Q(pending=True), name="completion_pending"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.watch} complete at {self.commit_sha[:12]}"
 
 
 class Delivery(models.Model):

@@ -23,7 +23,7 @@ from django.utils import timezone
 from repositories import watch_state
 from repositories.models import Repository, Watch
 from snapshots.changes import Event
-from snapshots.models import Delivered, FileVersion, Parked, Snapshot
+from snapshots.models import HELD, Delivered, FileVersion, Parked, Snapshot
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -61,7 +61,7 @@ def _ask_for_looks() -> None:
 
 
 def _tell_everything_again(beyond: int) -> None:
-    Delivered.objects.update(again=Event.CREATE)
+    Delivered.objects.filter(HELD).update(again=Event.CREATE)
     Parked.objects.update(again=True)
     again = {
         "asked_again": True,

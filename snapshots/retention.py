@@ -13,7 +13,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from snapshots.models import Delivery
+from snapshots.models import Completion, Delivery
 
 _BATCH = 500
 
@@ -34,6 +34,12 @@ def delete(rows: "QuerySet[Any, Any]", *, seconds: float = float("inf")) -> int:
 def old_deliveries() -> "QuerySet[Delivery]":
     beginning = timezone.now() - timedelta(days=settings.DELIVERY_LOG_DAYS)
     return Delivery.objects.filter(attempted_at__lt=beginning).order_by("attempted_at")
+
+
+def old_completions() -> "QuerySet[Completion]":
+    """Kept as long as the log of deliveries."""
+    beginning = timezone.now() - timedelta(days=settings.DELIVERY_LOG_DAYS)
+    return Completion.objects.filter(completed_at__lt=beginning).order_by("completed_at")
 
 
 def ended_sessions() -> "QuerySet[Session]":

@@ -14,6 +14,7 @@ from repositories.base import pulse, queue
 from repositories.models import Watch, WatchStatus
 from repositories.watches import request_snapshot
 from snapshots import retention
+from snapshots.delivery import completion
 from snapshots.delivery.tell import due as due_watches
 from snapshots.delivery.tell import request_delivery
 from snapshots.looks import Looks
@@ -35,6 +36,7 @@ def begin_tick(looks: Looks) -> int:
     """Leaves the looks that need no job to `looks.work`; returns how many jobs were requested."""
     _free_abandoned_watches()
     retention.delete(retention.old_deliveries(), seconds=_TRIM_SECONDS)
+    retention.delete(retention.old_completions(), seconds=_TRIM_SECONDS)
     requested = looks.claim() + _ask_for_deliveries() + _ask_for_reconciliation()
     pulse.note_tick()
     return requested
@@ -46,7 +48,7 @@ def _ask_for_deliveries() -> int:
     lost = due_watches(Watch.objects.filter(access_denied_at=None))[:room]
     for watch in lost:
         request_delivery(watch)
-    return len(lost)
+    return len(lost) + completion.request_lost(room)
 
 
 def _ask_for_reconciliation() -> int:

@@ -10,6 +10,7 @@ from docora.api.schemas import Problem
 from docora.api.unknown_fields import RequestBody
 from docora.limits import seats
 from repositories import accounts
+from repositories.models import App, OptionalEvent
 from snapshots.delivery import notices
 
 router = Router(tags=["app"])
@@ -25,10 +26,17 @@ class AppDetails(Schema):
     website: str
     description: str
     max_in_flight: int
+    events: list[OptionalEvent] = Field(description="The optional events that it is told.")
     created_at: datetime
     watches: int
     disabled_at: datetime | None = Field(description="Since then nothing is sent; see `disabled_reason`.")
     disabled_reason: str | None
+
+
+class AppChanges(RequestBody):
+    events: list[OptionalEvent] | None = Field(
+        None, description="The optional events to be told from now on, and no others; nothing: as it is."
+    )
 
 
 class RotationRequest(RequestBody):
@@ -57,7 +65,19 @@ class PingResult(Schema):
 @router.get("/app", response=AppDetails)
 def show_app(request: HttpRequest) -> AppDetails:
     """The app whose bearer token this is."""
+    return _details(app_of(request))
+
+
+@router.patch("/app", response={200: AppDetails, 422: Problem})
+def change_app(request: HttpRequest, body: AppChanges) -> AppDetails:
+    """Choose the optional events: `sync_recovered`, `sync_complete`."""
     app = app_of(request)
+    if body.events is not None:
+        accounts.choose_events(app, body.events)
+    return _details(app)
+
+
+def _details(app: App) -> AppDetails:
     return AppDetails(
         app_id=app.public_id,
         name=app.name,
@@ -66,6 +86,7 @@ def show_app(request: HttpRequest) -> AppDetails:
         website=app.website,
         description=app.description,
         max_in_flight=app.max_in_flight,
+        events=app.events,
         created_at=app.created_at,
         watches=app.watches.count(),
         disabled_at=app.disabled_at,

@@ -54,8 +54,9 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
     if "Transfer-Encoding" in request.headers:
         return problem(HTTPStatus.LENGTH_REQUIRED, "A body needs a Content-Length.", "length-required")
     length = request.headers.get("Content-Length") or "0"
-    if not length.isdecimal() or int(length) > settings.MAX_BODY_BYTES:
-        detail = f"A body may have {settings.MAX_BODY_BYTES} bytes."
+    most = settings.MAX_VERIFY_BODY_BYTES if request.path_info.endswith("/verify") else settings.MAX_BODY_BYTES
+    if not length.isdecimal() or int(length) > most:
+        detail = f"A body may have {most} bytes."
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, "body-too-large")
     return None
 

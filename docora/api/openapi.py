@@ -4,7 +4,7 @@ from typing import Any
 
 from ninja.openapi.schema import OpenAPISchema
 
-from docora.api import webhooks
+from docora.api import verify, webhooks
 from docora.api.examples import EXAMPLES
 from docora.api.problems import CONTENT_TYPE
 
@@ -45,6 +45,7 @@ def complete(document: OpenAPISchema, *, is_strict: bool) -> OpenAPISchema:
     components["headers"] = _HEADERS
     components["responses"] = {"Problem": _problem()}
     components["schemas"].update(webhooks.schemas())
+    components["schemas"].update(verify.schemas())
     document["webhooks"] = webhooks.section()
     for methods in document["paths"].values():
         for operation in methods.values():

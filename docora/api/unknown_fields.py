@@ -32,6 +32,12 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+def reads_body(view: View) -> View:
+    """Marks a view that reads and checks its body by itself, because that may be large."""
+    view.reads_body = True  # type: ignore[attr-defined]
+    return view
+
+
 def refuse_unknown(view: View) -> View:
     """A decorator for every view of a mount: 422 that names each unknown field."""
 
@@ -68,7 +74,8 @@ def _checked(view: View, handle: Callable[[HttpRequest, Unknown], None]) -> View
         in_the_path = request.resolver_match.kwargs if request.resolver_match else {}
         known = in_the_query - in_the_path.keys()
         unknown = [("query", name) for name in request.GET if name not in known]
-        unknown += [("body", name) for name in _unknown_in_body(request, values.get("body"))]
+        if not hasattr(view, "reads_body"):
+            unknown += [("body", name) for name in _unknown_in_body(request, values.get("body"))]
         handle(request, [(source, name[:_LONGEST]) for source, name in unknown[:_MOST]])
         return view(request, **values)
 

@@ -96,6 +96,33 @@ class SyncRecoveredPayload(_Notice):
     event: Literal["sync_recovered"]
 
 
+class StepCounts(BaseModel):
+    """What happened since the last complete commit."""
+
+    created: int
+    updated: int
+    deleted: int
+    parked: int = Field(description="Files that the app refused.")
+    left_out: int = Field(description="Files over a limit of their size, and submodules.")
+
+
+class SyncTimes(BaseModel):
+    noticed_at: str
+    fetched_at: str | None
+    first_acknowledged_at: str | None = Field(description="Null: nothing was to be sent.")
+    last_acknowledged_at: str | None
+
+
+class SyncCompletePayload(_AboutRepository):
+    event: Literal["sync_complete"]
+    commit_sha: str
+    previous_commit_sha: str | None = Field(description="The commit that was complete before this one.")
+    counts: StepCounts
+    files: int = Field(description="How many files the app has now.")
+    digest: str = Field(description="One number for all of them: see docs/receivers.md.")
+    times: SyncTimes
+
+
 class PingPayload(BaseModel):
     event: Literal["ping"]
     app_id: str
@@ -114,6 +141,7 @@ WEBHOOKS = {
     "delete": Webhook(DeletePayload, "A file that the app has is gone, or is not chosen any more"),
     "sync_failed": Webhook(SyncFailedPayload, "The repository cannot be read for a while"),
     "sync_recovered": Webhook(SyncRecoveredPayload, "It can be read again; only for apps that asked to be told"),
+    "sync_complete": Webhook(SyncCompletePayload, "The app has all of a commit; only for apps that asked to be told"),
     "ping": Webhook(PingPayload, "A test of the endpoint, because somebody asked for it"),
 }
 

@@ -42,7 +42,7 @@ from docora.console.operations import (
 from docora.limits import seats
 from repositories import accounts
 from repositories.errors import DocoraError
-from repositories.models import App, Watch, WatchStatus
+from repositories.models import App, OptionalEvent, Watch, WatchStatus
 from snapshots.delivery.notices import ping
 from snapshots.models import Delivery
 
@@ -55,7 +55,22 @@ else:
     _AppForm = forms.ModelForm
 
 
+def _events() -> forms.MultipleChoiceField:
+    return forms.MultipleChoiceField(
+        label="Optional events",
+        required=False,
+        choices=OptionalEvent.choices,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="What the app is told beside its files, because it wants to know.",
+    )
+
+
+class EditForm(_AppForm):
+    events = _events()
+
+
 class OnboardForm(_AppForm):
+    events = _events()
     webhook_key = forms.CharField(
         required=False,
         min_length=16,
@@ -67,7 +82,7 @@ class OnboardForm(_AppForm):
 
     class Meta:
         model = App
-        fields = ["name", "base_url", "email", "website", "description"]
+        fields = ["name", "base_url", "email", "website", "description", "events"]
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
 
 
@@ -146,7 +161,8 @@ class AppAdmin(ConsoleAdmin):
     ordering = ["name"]
     list_filter = [AppStateFilter]
     change_form_template = "docora/console/app.html"
-    fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "wants_recovery"]
+    fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "events"]
+    form = EditForm
     operations = [
         Operation(name="ping", label="Ping", icon="network_ping", run=_ping),
         Operation(

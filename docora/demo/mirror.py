@@ -48,8 +48,10 @@ class Mirror:
 
     def apply(self, event: str, payload: dict[str, Any], *, message_id: str = "", acknowledged: bool = True) -> None:
         """Take one message in; if the answer to it is lost, its sender may repeat it."""
-        if event in ("sync_failed", "sync_recovered", "ping"):
+        if event in ("sync_failed", "sync_recovered", "sync_complete", "ping"):
             self.notices.append(payload)
+            if event == "sync_complete" and not self.repeats_are_allowed:
+                self.problems += self._differences(payload)
             return
         file = payload["file"]
         place = _Place(payload["repository"]["repository_id"], exact_path(file))
@@ -61,6 +63,14 @@ class Mirror:
         self._acknowledged.add(message_id)
         if file.get("chunk", {}).get("id") not in self._transfers:
             self._unanswered.discard(place)
+
+    def _differences(self, payload: dict[str, Any]) -> Iterator[str]:
+        """Where what the app holds is not what Docora says that it has."""
+        files = self.files.get(payload["repository"]["repository_id"], {})
+        if payload["files"] != len(files):
+            yield f"sync_complete: {payload['files']} files, {len(files)} are here"
+        if payload["digest"] != digest_of(files):
+            yield f"sync_complete: digest {payload['digest']} is not that of the {len(files)} files here"
 
     def _repeats(self, message_id: str) -> Iterator[str]:
         if message_id and message_id in self._acknowledged and not self.repeats_are_allowed:
@@ -116,6 +126,16 @@ class Mirror:
         if len(content) != file["size"]:
             yield f"size is {file['size']}, the content has {len(content)} bytes"
         self.files.setdefault(place.repository_id, {})[place.path] = content
+
+
+def digest_of(files: dict[str, bytes]) -> str:
+    """One number for all of it, as docs/receivers.md has it."""
+    total = 0
+    for path, content in files.items():
+        exact = path.encode(errors="surrogateescape")
+        term = len(exact).to_bytes(8, "big") + exact + hashlib.sha256(content).digest()
+        total += int.from_bytes(hashlib.sha256(term).digest(), "big")
+    return f"{total % 2**256:064x}"
 
 
 def decoded_content(file: dict[str, Any]) -> bytes:

@@ -28,7 +28,7 @@ from docora.demo.faults import Fault, Faults
 from docora.demo.mirror import Mirror
 from docora.demo.signatures import signature_problems
 
-EVENTS = ("create", "update", "delete", "sync_failed", "sync_recovered", "ping")
+EVENTS = ("create", "update", "delete", "sync_failed", "sync_recovered", "sync_complete", "ping")
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from django.utils import timezone
 from repositories import accounts, messages, timing
 from repositories.base import counters, log_context, queue
 from repositories.errors import with_code
-from repositories.models import App, Repository, Watch
+from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, origin, serialise
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
@@ -32,7 +32,7 @@ from snapshots.models import Delivery, Snapshot
 log = logging.getLogger("docora.delivery")
 
 SYNC_FAILED = "sync_failed"
-SYNC_RECOVERED = "sync_recovered"
+SYNC_RECOVERED = OptionalEvent.SYNC_RECOVERED.value
 PING = "ping"
 
 # So often is a notice tried at an endpoint that fails, which is most of a day; one that refuses is asked less often.
@@ -48,8 +48,22 @@ class _Notice:
     occasion: str
 
     def message_to(self, watch: Watch) -> Message:
-        digest = hashlib.sha256(f"{watch.pk}.{self.event}.{self.occasion}".encode()).hexdigest()
-        return Message(event=self.event, id=f"msg_{digest[:32]}", body=serialise(self.payload))
+        return Message(event=self.event, id=message_id(watch, self.event, self.occasion), body=serialise(self.payload))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What came of sending a notice: whether that is the end of it, or after how many seconds to try again. Or it is to
+    be sent in the slow lane, where the app is now."""
+
+    is_over: bool = False
+    pause: float | None = None
+    moved: bool = False
+
+
+def message_id(watch: Watch, event: str, occasion: str) -> str:
+    """The same for every attempt at one occasion."""
+    return f"msg_{hashlib.sha256(f'{watch.pk}.{event}.{occasion}'.encode()).hexdigest()[:32]}"
 
 
 class Kind(StrEnum):
@@ -69,9 +83,9 @@ def announce_failure(repository_id: int) -> None:
 
 def announce_recovery(repository_id: int) -> None:
     """The circuit has closed: tell the apps that want to know."""
-    watches = Watch.objects.filter(repository=repository_id, access_denied_at=None, app__wants_recovery=True)
-    for watch in _listening(watches):
-        request(Kind.RECOVERY, watch)
+    for watch in _listening(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
+        if watch.app.wants(SYNC_RECOVERED):
+            request(Kind.RECOVERY, watch)
 
 
 def announce_refusal(watch_id: int) -> None:
@@ -92,29 +106,35 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
         return None
     if rest := timing.seconds_of_rest(watch.app):
         return rest
-    message = notice.message_to(watch)
+    sent = attempt_at(watch, notice.message_to(watch), number=attempt, lane=lane)
+    if sent.moved:
+        request(kind, watch)
+    return sent.pause
+
+
+def attempt_at(watch: Watch, message: Message, *, number: int, lane: str) -> Attempt:
+    """Attempt number so and so much at a notice. A disabled app is told when it is enabled again."""
     facts = {"app": watch.app.public_id, "repository": watch.repository.public_id, "message_id": message.id}
     with log_context.bound(**facts):
-        return _send(kind, watch, message, attempt=attempt, lane=lane)
+        return _attempt(watch, message, number, lane)
 
 
-def _send(kind: Kind, watch: Watch, message: Message, *, attempt: int, lane: str) -> float | None:
+def _attempt(watch: Watch, message: Message, number: int, lane: str) -> Attempt:
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     _count(answer, lane)
     if answer.timed_out and lane != queue.SLOW_DELIVERIES:
         endpoint.move_to_slow_lane(watch.app, answer.error)
-        request(kind, watch)
-        return None
+        return Attempt(moved=True)
     if answer.status == 410:
         accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))
-        return None
+        return Attempt()
     if answer.retry_after:
         timing.rest_app(watch.app, answer.retry_after)
     attempts = settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else _ATTEMPTS
-    if answer.accepted or attempt >= attempts:
-        return None
-    return max(timing.pause_after(attempt), answer.retry_after or 0.0)
+    if answer.accepted or number >= attempts:
+        return Attempt(is_over=True)
+    return Attempt(pause=max(timing.pause_after(number), answer.retry_after or 0.0))
 
 
 def ping(app: App) -> Answer:

@@ -6,7 +6,7 @@ one: redelivering an old delivery sends what the path has now. A message that is
 of a resync are new ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, islice
@@ -18,11 +18,11 @@ from django.db.models import F, Max, QuerySet
 from repositories import messages, timing, watch_state
 from repositories.base import queue
 from repositories.errors import EndpointDisabled
-from repositories.models import Watch
+from repositories.models import OptionalEvent, Watch
 from repositories.selection import EVERYTHING
 from snapshots import manifest
 from snapshots.changes import Event, count_changes
-from snapshots.delivery import notices
+from snapshots.delivery import completion, notices
 from snapshots.delivery.tell import request_delivery
 from snapshots.models import HELD, Delivered, Delivery, File, FileVersion, Parked, Snapshot
 from snapshots.paths import GitPath
@@ -86,6 +86,18 @@ def resync(watch: Watch) -> None:
         _ask_again(watch, synced_sequence=0, resyncs=F("resyncs") + 1)
 
 
+def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], deletes: Mapping[int, bytes]) -> None:
+    """These files by their ids, as these events. A delete names the content that the app says to have."""
+    with transaction.atomic():
+        if not _hold(watch):
+            return
+        for event, file_ids in ((Event.CREATE, iter(creates)), (Event.UPDATE, iter(updates))):
+            while batch := list(islice(file_ids, _BATCH)):
+                Delivered.objects.filter(HELD, watch=watch, file__in=batch).update(again=event)
+        _mark_deletes(watch, deletes)
+        _ask_again(watch)
+
+
 def retry_now(watch: Watch) -> None:
     """End the pause after a failure, and the rest that the endpoint asked for."""
     with transaction.atomic():
@@ -128,9 +140,10 @@ def _redeliver(deliveries: list[Delivery]) -> None:
         _repeat_notice(watch, event)
 
 
-def _hold(watch: Watch) -> None:
-    """Lock the watch's row before the rows that belong to it, as a run does: so the two cannot deadlock."""
-    Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
+def _hold(watch: Watch) -> bool:
+    """Lock the watch's row before the rows that belong to it, as a run does: so the two cannot deadlock. False if the
+    watch has ended."""
+    return Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first() is not None
 
 
 def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
@@ -144,11 +157,14 @@ def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
     Parked.objects.filter(watch=watch, file__in=[pk for pks in ids.values() for pk in pks]).update(again=True)
     here = FileVersion.objects.filter(file__in=ids[Event.DELETE], until=None).values_list("file_id", flat=True)
     gone = [f for f in files if f.pk in set(ids[Event.DELETE]).difference(here)]
+    _mark_deletes(watch, {f.pk: bytes.fromhex(deliveries[f.path].sha256) for f in gone})
+
+
+def _mark_deletes(watch: Watch, contents: Mapping[int, bytes]) -> None:
+    """Of files that the app does not have, as far as Docora knows: a row that only asks for the delete."""
     Delivered.objects.bulk_create(
-        [
-            Delivered(watch=watch, file=f, sha256=bytes.fromhex(deliveries[f.path].sha256), again=Event.DELETE)
-            for f in gone
-        ],
+        [Delivered(watch=watch, file_id=pk, sha256=sha256, again=Event.DELETE) for pk, sha256 in contents.items()],
+        batch_size=_BATCH,
         ignore_conflicts=True,
     )
 
@@ -159,6 +175,8 @@ def _repeat_notice(watch: Watch, event: str) -> None:
         notices.request(notices.Kind.REFUSAL if watch.access_denied_at else notices.Kind.FAILURE, watch)
     elif event == notices.SYNC_RECOVERED:
         notices.request(notices.Kind.RECOVERY, watch)
+    elif event == OptionalEvent.SYNC_COMPLETE:
+        completion.repeat(watch)
 
 
 def _ask_again(watch: Watch, **changes: object) -> None:

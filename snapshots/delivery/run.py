@@ -30,6 +30,7 @@ from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.digests import Holdings
 from snapshots.models import HELD, Delivered, Delivery, Parked, Snapshot
+from snapshots.steps import Step
 
 log = logging.getLogger("docora.delivery")
 
@@ -297,21 +298,22 @@ class Run:
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
-                _acknowledge(row, [outcome.message.change for outcome in outcomes if outcome.acknowledges])
-                self._park(doubtful_too=park_all or self._believes_refusals)
+                acknowledged = [outcome.message.change for outcome in outcomes if outcome.acknowledges]
+                parked = self._park(doubtful_too=park_all or self._believes_refusals)
+                _acknowledge(row, acknowledged, parked)
         if not is_current:
             raise Outdated
 
     def _row(self) -> Watch:
         """The watch as it is now. Locked, where something is to be written: no unwatch, no resync and no other run can
         come between this look and the write."""
-        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "files", "digest")
+        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "files", "digest", "step")
         row = (watches.select_for_update() if connection.in_atomic_block else watches).first()
         if row is None:
             raise WatchGone
         return row
 
-    def _park(self, *, doubtful_too: bool) -> None:
+    def _park(self, *, doubtful_too: bool) -> int:
         parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
         self._refused = [] if doubtful_too else [outcome for outcome in self._refused if outcome.is_doubtful]
         Parked.objects.bulk_create(
@@ -320,6 +322,12 @@ class Run:
             unique_fields=["watch", "file"],
             update_fields=["sha256", "reason", "parked_at", "again"],
         )
+        return len(parked)
+
+
+def lock_key(watch: Watch) -> str:
+    """By app and repository, not by watch: a renewed watch must not overtake the run of the old one."""
+    return f"delivery:{watch.app_id}:{watch.repository_id}"
 
 
 def _message(watch: Watch, change: Change, body: bytes, *, piece: int = 0) -> FileMessage:
@@ -333,10 +341,12 @@ def _message(watch: Watch, change: Change, body: bytes, *, piece: int = 0) -> Fi
     )
 
 
-def _acknowledge(watch: Watch, changes: list[Change]) -> None:
-    if not changes:
+def _acknowledge(watch: Watch, changes: list[Change], parked: int) -> None:
+    """`watch` is the locked row. What it says of the app is written once for all of these answers."""
+    if not changes and not parked:
         return
-    _sum_up(watch, changes)
+    has, step = _sum_up(watch, changes), Step(**watch.step).after(changes, parked)
+    Watch.objects.filter(pk=watch.pk).update(files=has.files, digest=has.digest, step=step.as_json)
     deleted = [change.file_id for change in changes if change.event is Event.DELETE]
     kept = [change for change in changes if change.event is not Event.DELETE]
     Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
@@ -351,7 +361,7 @@ def _acknowledge(watch: Watch, changes: list[Change]) -> None:
     )
 
 
-def _sum_up(watch: Watch, changes: list[Change]) -> None:
+def _sum_up(watch: Watch, changes: list[Change]) -> Holdings:
     """What the app has after these changes, from what its rows say before them.
 
     Not from what was compared when the run began: two runs that record the same change count it once.
@@ -364,7 +374,7 @@ def _sum_up(watch: Watch, changes: list[Change]) -> None:
             has = has.minus(change.path.raw, had[change.file_id])
         if change.event is not Event.DELETE:
             has = has.plus(change.path.raw, change.sha256)
-    Watch.objects.filter(pk=watch.pk).update(files=has.files, digest=has.digest)
+    return has
 
 
 _LOGGED = (

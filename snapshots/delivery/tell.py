@@ -26,9 +26,8 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
-from snapshots.delivery import endpoint
-from snapshots.delivery.payloads import noticed_at
-from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone
+from snapshots.delivery import completion, endpoint
+from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
 from snapshots.delivery.webhooks import Answer, WebhookClient
 from snapshots.models import Snapshot
 
@@ -90,9 +89,7 @@ def _deliver(watch: Watch, job_id: str, lane: str) -> float | None:
         watch_state.put_back(Watch.objects.filter(pk=watch.pk))
         return pause
     try:
-        # By app and repository, not by watch: a renewed watch must not overtake the run of the old one.
-        key = f"delivery:{watch.app_id}:{watch.repository_id}"
-        with counters.one_run() as counts, repo_lock(key, job_id=job_id, wait=0) as held:
+        with counters.one_run() as counts, repo_lock(lock_key(watch), job_id=job_id, wait=0) as held:
             pause = _deliver_newest(watch, lane, held, counts)
     except LockTimeoutError as error:
         log.warning("Left %s to the run that is telling %s already: %s", watch.repository, watch.app, error)
@@ -110,6 +107,7 @@ def _rerun_after_current(watch: Watch) -> None:
     same = Watch.objects.filter(app=watch.app_id, repository=watch.repository_id, access_denied_at=None)
     for left_over in due(same):
         request_delivery(left_over)
+    completion.request(watch)
 
 
 def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Counts) -> float | None:
@@ -139,11 +137,11 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
             return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         return 0.0
-    _count_acknowledged(watch, snapshot, lane, counts)
-    watch_state.complete(watch, sequence=snapshot.sequence, commit_sha=snapshot.commit_sha)
+    _complete(watch, snapshot, lane, counts)
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:
         endpoint.note_success(watch.app, slowest=told.slowest)
+    completion.announce(watch, lane)
     return None
 
 
@@ -158,17 +156,10 @@ def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock, counts: co
         return run.tell_all()
 
 
-def _count_acknowledged(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Counts) -> None:
-    """The age of the oldest commit that this app had not acknowledged. A first sync or a resync is none: its commit
-    may be years old."""
-    if not 0 < watch.synced_sequence < snapshot.sequence:
-        return
-    oldest = snapshot
-    if snapshot.sequence - watch.synced_sequence > 1:
-        missed = Snapshot.objects.filter(repository=watch.repository_id, sequence__gt=watch.synced_sequence)
-        oldest = missed.order_by("sequence").first() or snapshot
-    seconds = (timezone.now() - noticed_at(oldest)).total_seconds()
-    counts.observe(counters.ACKNOWLEDGED_SECONDS, seconds, "slow" if lane == queue.SLOW_DELIVERIES else "fast")
+def _complete(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Counts) -> None:
+    latency = completion.record(watch, snapshot)
+    if latency is not None:
+        counts.observe(counters.ACKNOWLEDGED_SECONDS, latency, "slow" if lane == queue.SLOW_DELIVERIES else "fast")
 
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:

@@ -10,8 +10,8 @@ from django.test import Client
 from docora.api.webhooks import WEBHOOKS
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import watches
-from repositories.models import App, Watch
+from repositories import accounts, watches
+from repositories.models import App, OptionalEvent, Watch
 from snapshots.delivery import notices
 from tests.support.worker import Work
 
@@ -93,7 +93,7 @@ def test_what_is_delivered_is_what_the_webhooks_section_describes(
     settings.CIRCUIT_BREAKER_THRESHOLD = 1
     settings.BINARY_CHUNK_THRESHOLD_BYTES = 100
     settings.BINARY_CHUNK_SIZE_BYTES = 200
-    App.objects.update(wants_recovery=True)
+    accounts.choose_events(alice_app, OptionalEvent.values)
     remote.commit({b"large.bin": b"\xff" * 400, b"caf\xe9.txt": b"a name that is not UTF-8\n"})
     watch = watches.watch(alice_app, remote.url)
     work()

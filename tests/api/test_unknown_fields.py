@@ -64,7 +64,7 @@ def test_every_call_checks_its_query(
     bodies = {
         "/repositories": {"github_url": remote.url},
         "/repositories/{repository_id}/token": {"github_token": "ghp_any"},
-        "/app": {"base_url": "https://app.example.com"},
+        "/app": {"events": []},
     }
     body = bodies.get(path) if method in {"POST", "PUT", "PATCH"} else None
     answer = alice_api.call(method, f"/api/v1{path.format(**ids)}?limti=5", body)

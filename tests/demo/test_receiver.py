@@ -24,6 +24,7 @@ import pytest
 from docora.demo.mirror import Mirror
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import docora_signature, standard_signature, stringify
+from snapshots.digests import of_files
 from tests.support.service import free_port, wait_until
 
 KEY = "a webhook key of the cast"
@@ -302,18 +303,50 @@ class TestDocumentedReceivers:
             assert post(client, "create", body, headers_for(body) | {"X-Docora-Timestamp": "1000000000"}) == 401
             assert post(client, "create", body, {}) == 401
 
-    def test_the_example_of_a_message_is_true(self) -> None:
+    def test_the_examples_of_messages_are_true(self) -> None:
         message = json.loads(example("json"))
         mirror = Mirror()
         mirror.files = {message["repository"]["repository_id"]: {"docs/start.md": b""}}
         mirror.apply("update", message)
+        mirror.apply("sync_complete", json.loads(example("json", 1)))
         assert mirror.problems == []
 
+    @pytest.mark.parametrize(
+        ("language", "command", "call"),
+        [
+            (
+                "python",
+                [sys.executable, "-c"],
+                "import base64, json, sys\nprint(digest({base64.b64decode(p): s for p, s in json.load(sys.stdin)}))",
+            ),
+            (
+                "js",
+                ["node", "--input-type=module", "-e"],
+                "import { readFileSync } from 'node:fs';\n"
+                "const files = JSON.parse(readFileSync(0)).map(([p, s]) => [Buffer.from(p, 'base64'), s]);\n"
+                "console.log(digest(files));",
+            ),
+        ],
+    )
+    def test_the_digest_is_computed_as_docora_does(self, language: str, command: list[str], call: str) -> None:
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"{command[0]} is not installed")
+        files = {b"a.md": b"one", "caf\u00e9/\u65e5\u672c.md".encode(): b"", b"not utf-8 \xff": b"\0"}
+        hashed = {path: hashlib.sha256(content) for path, content in files.items()}
+        given = json.dumps([[base64.b64encode(path).decode(), sha.hexdigest()] for path, sha in hashed.items()])
+        for pairs, has in ((given, hashed), ("[]", {})):
+            done = subprocess.run(
+                [*command, f"{example(language, 1)}\n{call}"], input=pairs, capture_output=True, text=True, check=True
+            )
+            expected = of_files((path, sha.digest()) for path, sha in has.items()).digest
+            assert done.stdout.strip() == expected
 
-def example(language: str) -> str:
-    """The one code block of a language in the documentation."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
-    return str(found)
+
+def example(language: str, number: int = 0) -> str:
+    """One of the two code blocks of a language in the documentation: a receiver and the digest, or their messages."""
+    found = re.findall(rf"```{language}\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert len(found) == 2
+    return str(found[number])
 
 
 @contextmanager

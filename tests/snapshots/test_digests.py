@@ -112,7 +112,7 @@ class TestOfAWatch:
         Watch.objects.update(files=0, digest="0" * 64)
         changes = list(changes_for(Watch.objects.get(), 1))
         for _ in range(2):
-            run._acknowledge(Watch.objects.get(), changes)
+            run._acknowledge(Watch.objects.get(), changes, 0)
         assert holdings.recorded(Watch.objects.get()) == of_contents(remote.files())
 
     def test_is_recomputed_by_reconcile_which_names_a_difference(

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from repositories import accounts
 from repositories.base import dialling, places
 from repositories.management.redis_errors import redis_answers
+from repositories.models import OptionalEvent
 
 
 class Command(BaseCommand):
@@ -27,6 +28,12 @@ class Command(BaseCommand):
         parser.add_argument("--email", default="", help="whom to write to when deliveries fail")
         parser.add_argument("--website", default="", help="shown in the admin")
         parser.add_argument("--description", default="", help="shown in the admin")
+        parser.add_argument(
+            "--events",
+            default="",
+            metavar="EVENT,…",
+            help=f"optional events that the app wants to be told: {', '.join(OptionalEvent.values)}",
+        )
         parser.add_argument(
             "--webhook-key",
             default="",
@@ -49,6 +56,7 @@ class Command(BaseCommand):
                 options["name"],
                 options["base_url"],
                 webhook_key=webhook_key,
+                events=[event.strip() for event in options["events"].split(",") if event.strip()],
                 email=options["email"],
                 website=options["website"],
                 description=options["description"],

@@ -64,7 +64,7 @@ def broken(
     alice_app: App, bob_app: App, git_host: GitHost, remote: HostedRepository, work: Work, settings: Settings
 ) -> Watch:
     """Alice's watch of a repository whose circuit has opened. Bob watches it too, and wants to know of recoveries."""
-    App.objects.filter(pk=bob_app.pk).update(wants_recovery=True)
+    accounts.choose_events(bob_app, ["sync_recovered"])
     watch = watches.watch(alice_app, remote.url)
     watches.watch(bob_app, remote.url)
     work()

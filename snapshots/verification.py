@@ -1,0 +1,87 @@
+"""Compare what an app says that it has with what it acknowledged, and send again what it lacks.
+
+The app's word decides only what is sent again. A path that Docora never knew is named, not deleted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from repositories.models import Watch
+from snapshots.delivery import redelivery
+from snapshots.models import HELD, Delivered, File, FileVersion
+from snapshots.paths import GitPath
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Paths, each in one list at most."""
+
+    # The app acknowledged them and does not have them.
+    missing: list[bytes]
+    # It has another content than the one that it acknowledged.
+    different: list[bytes]
+    # It has them although they are deleted, or not chosen any more.
+    extra: list[bytes]
+    # It has them although it did not acknowledge them: they are on their way, or were refused.
+    pending: list[bytes]
+    # Docora never knew them.
+    unknown: list[bytes]
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.missing or self.different or self.extra or self.pending or self.unknown)
+
+
+def verify(watch: Watch, claimed: dict[bytes, bytes], *, partial: bool = False) -> Difference:
+    """`claimed` has the SHA-256 of each path that the app has; `partial`: of some of them. It is used up.
+
+    What is missing or different is sent again, and so are the deletes of what the app should not have any more.
+    """
+    missing, different = dict[int, bytes](), dict[int, bytes]()
+    for file_id, path, sha256 in _acknowledged(watch):
+        has = claimed.pop(path, None)
+        if has is None and not partial:
+            missing[file_id] = path
+        elif has is not None and has != sha256:
+            different[file_id] = path
+    known = dict(_known(watch, claimed))
+    gone = {file_id: path for file_id, path in known.items() if not watch.selection.takes_path(GitPath(path).text)}
+    gone |= _deleted(known)
+    if missing or different or gone:
+        deletes = {file_id: claimed[path] for file_id, path in gone.items()}
+        redelivery.send_again(watch, creates=missing, updates=different, deletes=deletes)
+    paths = set(known.values())
+    return Difference(
+        missing=sorted(missing.values()),
+        different=sorted(different.values()),
+        extra=sorted(gone.values()),
+        pending=sorted(paths.difference(gone.values())),
+        unknown=sorted(claimed.keys() - paths),
+    )
+
+
+def _acknowledged(watch: Watch) -> Iterator[tuple[int, bytes, bytes]]:
+    rows = Delivered.objects.filter(HELD, watch=watch)
+    columns = rows.values_list("file_id", "file__path", "file__raw_path", "sha256")
+    for file_id, path, raw, sha256 in columns.iterator(chunk_size=2000):
+        yield file_id, path.encode() if raw is None else bytes(raw), bytes(sha256)
+
+
+def _known(watch: Watch, paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Those that the repository has, or had: the ids of their files."""
+    remaining = iter(paths)
+    while batch := {GitPath(path).digest: path for path in islice(remaining, _BATCH)}:
+        files = File.objects.filter(repository=watch.repository_id, path_digest__in=list(batch))
+        for file_id, digest in files.values_list("pk", "path_digest"):
+            yield file_id, batch[bytes(digest)]
+
+
+def _deleted(known: dict[int, bytes]) -> dict[int, bytes]:
+    ids, here = list(known), set[int]()
+    for start in range(0, len(ids), _BATCH):
+        current = FileVersion.objects.filter(file__in=ids[start : start + _BATCH], until=None)
+        here.update(current.values_list("file_id", flat=True))
+    return {file_id: path for file_id, path in known.items() if file_id not in here}
