@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from docora.console import cures, states, statistics
+from docora.console import cures, latency, states, statistics
 from docora.console.base import SECRETS, ConsoleAdmin, Fact
 from docora.console.display import (
     NOTHING,
@@ -258,6 +258,8 @@ class AppAdmin(ConsoleAdmin):
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),
             ("Accepted in the last day", self.success(app)),
+            ("From push to acknowledgement", latency.of_app(app).text),
+            ("Optional events", ", ".join(app.events) or NOTHING),
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__app__id__exact=app.pk)),
             ("Onboarded", ago(app.created_at)),
             ("Bearer token, webhook key", "Shown once when they are made, never again."),

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from rq import Worker
 
 from docora import condition
-from docora.console import cures, disk, states, statistics
+from docora.console import cures, disk, latency, states, statistics
 from docora.console.base import may_operate as may
 from docora.console.charts import Chart, Point, chart
 from docora.console.display import NOTHING, ago, milliseconds, number, percent, plural, size, span, title_of
@@ -121,6 +121,8 @@ def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
         value=milliseconds(hour.percentile(95)),
         detail=f"half within {milliseconds(hour.percentile(50))}; in a day {milliseconds(day.percentile(95))}",
     )
+    changes = latency.overall()
+    yield Tile(title="Push to acknowledged, median", value=milliseconds(changes.median), detail=changes.detail)
 
 
 def _machine() -> Iterator[Tile]:

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.django_db
 
 MODELS: list[type[Model]] = [App, Repository, Watch, Snapshot, Delivery]
 MOST_QUERIES = {
-    "/admin/": 23,
+    "/admin/": 26,
     "/admin/repositories/app/": 8,
-    "/admin/repositories/app/1/change/": 10,
+    "/admin/repositories/app/1/change/": 11,
     "/admin/repositories/repository/": 7,
     "/admin/repositories/repository/1/change/": 11,
     "/admin/repositories/watch/": 10,
