@@ -24,11 +24,10 @@ import redis
 from cryptography import x509
 from django.conf import settings
 from django.db import DatabaseError, connection
-from rq import Worker
 
 from docora import condition, env
 from docora.processes import preflight
-from repositories.base import connections, network, queue
+from repositories.base import connections, network, pulse, queue
 from repositories.errors import DocoraError
 from repositories.git.urls import RemoteUrl
 from repositories.models import Repository
@@ -247,7 +246,7 @@ def _skew(name: str, seconds: float) -> Finding:
 def _workers(name: str) -> Iterator[Finding]:
     client = connections.connect_impatiently(timeout=3)
     for queue_name in queue.ALL:
-        number = Worker.count(connection=client, queue=queue.named(queue_name))
+        number = pulse.count_workers(queue_name, connection=client)
         check = f"{name} {queue_name}"
         if number:
             yield _ok(check, f"{number} at work, {queue.length(queue_name)} jobs wait")

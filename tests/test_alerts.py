@@ -339,3 +339,19 @@ def test_the_scheduler_survives_whatever_fails(
     monkeypatch.setattr(alerts, "look", lambda: 1 / 0)
     scheduler._alert()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_scheduler_looks_before_each_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def tick(_looks: object) -> None:
+        done.append("tick")
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(alerts, "look", lambda: done.append("alerts"))
+    monkeypatch.setattr(scheduler, "_tick", tick)
+    monkeypatch.setattr(scheduler.signal, "signal", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.Command().handle()
+    assert done == ["alerts", "tick", "alerts", "tick"]

@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from rq import Queue, Worker
+from rq import Queue
 from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.registry import BaseRegistry
@@ -18,7 +18,7 @@ from rq.serializers import JSONSerializer
 
 from docora.console.display import NOTHING, ago, due, page_link
 from docora.console.states import Tone
-from repositories.base import queue
+from repositories.base import pulse, queue
 from repositories.base.listed_job import ListedJob
 from repositories.models import App, Repository, Watch
 
@@ -101,7 +101,7 @@ def _shown_queue(each: Queue) -> ShownQueue:
         name=each.name,
         counts=[(line, count_in(each, line)) for line in LINES.values()],
         oldest=ago(_utc(first[0].enqueued_at)) if first else NOTHING,
-        workers=Worker.count(queue=each),
+        workers=pulse.count_workers(each.name),
     )
 
 

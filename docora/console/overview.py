@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from rq import Worker
 
 from docora import condition
 from docora.console import cures, disk, latency, states, statistics
@@ -160,7 +159,7 @@ def _queues() -> tuple[int, timedelta | None, int]:
     queues = [queue.named(name) for name in queue.ALL]
     first = [job.enqueued_at for each in queues for job in each.get_jobs(0, 1) if job.enqueued_at]
     oldest = timezone.now() - min(first) if first else None
-    return sum(each.count for each in queues), oldest, Worker.count(connection=queue.connection())
+    return sum(each.count for each in queues), oldest, pulse.count_workers()
 
 
 def _states() -> list[tuple[State, int, str]]:

@@ -31,13 +31,14 @@ def untended_queues() -> list[str]:
 
 
 def queues_without_worker() -> list[str]:
-    return [name for name in settings.RQ_QUEUES if not _has_worker(name)]
+    return [name for name in settings.RQ_QUEUES if not count_workers(name)]
 
 
-def _has_worker(name: str) -> bool:
-    """The name of a worker that was killed stays in the list for a while, but its record expires."""
-    workers = queue.connection().smembers(f"rq:workers:{name}")
-    return bool(workers) and bool(queue.connection().exists(*workers))
+def count_workers(name: str = "", *, connection: redis.Redis | None = None) -> int:
+    """Those alive that take this queue, or any. The name of a killed one stays in rq's list, but its record expires."""
+    connection = connection or queue.connection()
+    workers = connection.smembers(f"rq:workers:{name}" if name else "rq:workers")
+    return int(connection.exists(*workers)) if workers else 0
 
 
 def _waited(name: str) -> float:
