@@ -351,7 +351,7 @@ def test_the_scheduler_looks_before_each_tick(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(alerts, "look", lambda: done.append("alerts"))
     monkeypatch.setattr(scheduler, "_tick", tick)
-    monkeypatch.setattr(scheduler.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         scheduler.Command().handle()
     assert done == ["alerts", "tick", "alerts", "tick"]

@@ -1,5 +1,6 @@
 """/ready: 200 while the service can do its work, 503 with the reason while it cannot."""
 
+import re
 import time
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_a_scheduler_that_stopped_is_noticed(client: Client) -> None:
     queue.connection().set(pulse._LAST_TICK, time.time() - 155)
     status, found = checks(client)
     assert status == 503
-    assert found["scheduler"].startswith("the scheduler ticked 15")
+    assert re.fullmatch(r"the scheduler ticked 1\d\d s ago", found["scheduler"])
 
 
 def test_a_job_that_nobody_takes_is_noticed(client: Client, settings: Any) -> None:
