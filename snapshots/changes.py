@@ -138,7 +138,7 @@ def _deletes(gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) ->
     ids = [file_id for file_id, had in gone.items() if not _is_refused(parked.get(file_id), had.sha256)]
     # The number is part of the message id, which stays the same when the delete is told again.
     ends = dict(File.objects.filter(pk__in=ids).values_list("pk", Subquery(ended[:1])))
-    for file_id, path in _paths(ids):
+    for file_id, path in paths_of(ids):
         yield Change(
             event=Event.DELETE,
             file_id=file_id,
@@ -158,7 +158,7 @@ def _contents(
         for file_id, event in events.items()
         if event and not _is_refused(parked.get(file_id), kept[file_id].sha256)
     ]
-    for file_id, path in _paths(ids):
+    for file_id, path in paths_of(ids):
         event, version = events[file_id], kept[file_id]
         had, refused = delivered.get(file_id), parked.get(file_id)
         if event and watch.selection.takes(path.text, version.size):
@@ -190,8 +190,9 @@ def _is_refused(refused: _Told | None, sha256: bytes) -> bool:
     return refused is not None and not refused.again and refused.sha256 == sha256
 
 
-def _paths(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:
-    """Not joined to the versions: PostgreSQL would read all files of the repository for each batch."""
+def paths_of(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:
+    """In the order of the ids, which are sorted. Not joined to the versions: PostgreSQL would read all files of the
+    repository for each batch."""
     if not file_ids:
         return
     wanted = set(file_ids)

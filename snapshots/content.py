@@ -8,19 +8,19 @@ from repositories.errors import CloneDamaged, ContentUnavailable, NoSuchFile
 from repositories.git import clones
 from repositories.models import Watch
 from snapshots import manifest
-from snapshots.models import FileVersion
+from snapshots.models import File, FileVersion
 from snapshots.paths import GitPath
 
 
 def find(watch: Watch, path: str) -> FileVersion:
     """The file at the newest snapshot.
 
-    A byte of a path that is not UTF-8 is written as %XX, as in the list of files. A file whose name really
-    has such a text in it comes first.
+    A byte of a path that is not UTF-8 is written as %XX, as in the list of files.
     """
-    newest = manifest.contents_at(watch.repository_id, watch.repository.sequence)
-    for candidate in dict.fromkeys([GitPath(path.encode()), GitPath.from_text(path)]):
-        version = newest.filter(file__repository=watch.repository_id, file__path_digest=candidate.digest).first()
+    for candidate in GitPath.all_shown_as(path):
+        # Two queries: of a join, PostgreSQL may begin at the other end and read every version of the repository.
+        file = File.objects.filter(repository=watch.repository_id, path_digest=candidate.digest).first()
+        version = manifest.content_of(file, watch.repository.sequence) if file else None
         if version and watch.selection.takes(candidate.text, version.size):
             return version
     raise NoSuchFile

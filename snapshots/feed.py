@@ -13,15 +13,17 @@ from datetime import timedelta
 from enum import StrEnum
 from heapq import merge
 from itertools import islice
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Exists, F, OuterRef, Q, Subquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from repositories.base import cursors
 from repositories.errors import CursorExpired
 from repositories.models import Repository, Watch
 from snapshots import manifest
+from snapshots.changes import paths_of
 from snapshots.models import FileVersion, Snapshot
 from snapshots.paths import GitPath
 
@@ -125,17 +127,17 @@ def _is_remembered(repository: Repository, place: Place) -> bool:
 
 
 def _page_of_files(watch: Watch, place: Place, limit: int) -> Page:
-    rows = manifest.contents_at(watch.repository_id, place.sequence).filter(file_id__gt=place.file_id)
-    columns = ("file_id", "file__path", "file__raw_path", "sha256", "size")
+    rows = manifest.page_of_contents(watch.repository_id, place.sequence, after=place.file_id, limit=limit + 1)
+    paths = dict(paths_of([version.file_id for version in rows]))
     found = [
         Item(
-            place=Place(place.sequence, _FILE, file_id),
+            place=Place(place.sequence, _FILE, version.file_id),
             event=Event.CREATED,
-            path=_path(path, raw),
-            sha256=bytes(sha256),
-            size=size,
+            path=paths[version.file_id],
+            sha256=bytes(version.sha256),
+            size=version.size,
         )
-        for file_id, path, raw, sha256, size in rows.order_by("file_id").values_list(*columns)[: limit + 1]
+        for version in rows
     ]
     return _page(watch, found, limit, end=found[-1].place if found else place)
 
@@ -171,16 +173,17 @@ def _is_wanted(watch: Watch, item: Item) -> bool:
 def _deletions(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[Item]:
     """Versions that ended without another one in their place."""
     followed = FileVersion.objects.filter(file=OuterRef("file"), since=OuterRef("until"))
-    behind = Q(until__gt=place.sequence)
-    if place.kind == _DELETION:
-        behind |= Q(until=place.sequence, file_id__gt=place.file_id)
-    ended = FileVersion.objects.filter(~Exists(followed), behind, repository=watch.repository_id, until__lte=newest)
-    columns = ("until", "file_id", "file__path", "file__raw_path", "sha256", "size")
-    for sequence, file_id, path, raw, sha256, size in ended.order_by("until", "file_id").values_list(*columns)[:limit]:
+    ended = FileVersion.objects.filter(~Exists(followed), repository=watch.repository_id)
+    columns = ("until", "file_id", "sha256", "size")
+    # Deletions come first in a snapshot: behind a new content, all of them have been told.
+    after = place.file_id if place.kind == _DELETION else None
+    rows = _behind(ended.values_list(*columns), "until", place.sequence, after, newest=newest, limit=limit)
+    paths = dict(paths_of(sorted({row[1] for row in rows})))
+    for sequence, file_id, sha256, size in rows:
         yield Item(
             place=Place(sequence, _DELETION, file_id),
             event=Event.DELETED,
-            path=_path(path, raw),
+            path=paths[file_id],
             sha256=bytes(sha256),
             size=size,
         )
@@ -188,20 +191,19 @@ def _deletions(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[
 
 def _contents(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[Item]:
     """Versions that began, with the content that they replaced; a new mode alone is no change."""
-    behind = Q(since__gt=place.sequence)
-    behind |= Q(since=place.sequence, file_id__gt=place.file_id if place.kind == _CONTENT else 0)
     replaced = FileVersion.objects.filter(file=OuterRef("file"), until=OuterRef("since"))
     began = (
-        FileVersion.objects.filter(behind, repository=watch.repository_id, since__lte=newest)
+        FileVersion.objects.filter(repository=watch.repository_id)
         .exclude(sha256=b"")  # too large to be told
         .annotate(previous=Subquery(replaced.values("sha256")[:1]), previous_size=Subquery(replaced.values("size")[:1]))
         .filter(Q(previous=None) | ~Q(previous=F("sha256")))
-        .exclude(sha256=b"")
     )
-    columns = ("since", "file_id", "file__path", "file__raw_path", "sha256", "size", "previous", "previous_size")
-    rows = began.order_by("since", "file_id").values_list(*columns)[:limit]
-    for sequence, file_id, text, raw, sha256, size, previous, previous_size in rows:
-        path = _path(text, raw)
+    columns = ("since", "file_id", "sha256", "size", "previous", "previous_size")
+    after = place.file_id if place.kind == _CONTENT else 0
+    rows = _behind(began.values_list(*columns), "since", place.sequence, after, newest=newest, limit=limit)
+    paths = dict(paths_of(sorted({row[1] for row in rows})))
+    for sequence, file_id, sha256, size, previous, previous_size in rows:
+        path = paths[file_id]
         had = bool(previous) and watch.selection.takes(path.text, previous_size)
         yield Item(
             place=Place(sequence, _CONTENT, file_id),
@@ -213,10 +215,23 @@ def _contents(watch: Watch, place: Place, newest: int, limit: int) -> Iterator[I
         )
 
 
+def _behind(
+    versions: QuerySet[FileVersion, Any], column: str, sequence: int, after: int | None, *, newest: int, limit: int
+) -> list[Any]:
+    """The first rows behind a file of the snapshot `sequence` (None: behind all of it), up to the snapshot `newest`.
+
+    Two queries, each of which begins in the index where its rows begin. One condition with OR would read the snapshot
+    from its first file for every page.
+    """
+    rows: list[Any] = []
+    if after is not None and sequence <= newest:
+        rows += versions.filter(**{column: sequence}, file__gt=after).order_by("file_id")[:limit]
+    if left := limit - len(rows):
+        later = versions.filter(**{f"{column}__gt": sequence, f"{column}__lte": newest})
+        rows += later.order_by(column, "file_id")[:left]
+    return rows
+
+
 def _commits(repository: Repository, sequences: Iterable[int]) -> dict[int, str]:
     snapshots = Snapshot.objects.filter(repository=repository, sequence__in=list(sequences))
     return dict(snapshots.values_list("sequence", "commit_sha"))
-
-
-def _path(text: str, raw: bytes | None) -> GitPath:
-    return GitPath(text.encode() if raw is None else bytes(raw))

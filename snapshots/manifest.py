@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -41,6 +41,30 @@ def at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
 def contents_at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
     """Those of them that can be told: not the ones that are too large, which are there without a digest."""
     return at(repository_id, sequence).exclude(sha256=b"")
+
+
+def content_of(file: File, sequence: int) -> FileVersion | None:
+    """One file of them. By its file alone: with the repository, SQLite would go through all that the repository has."""
+    versions = FileVersion.objects.filter(Q(until=None) | Q(until__gt=sequence), file=file, since__lte=sequence)
+    return next(iter(versions.exclude(sha256=b"")), None)
+
+
+def page_of_contents(repository_id: int, sequence: int, *, after: int, limit: int) -> list[FileVersion]:
+    """The first of them behind the file `after`, in the order of the files.
+
+    The current versions first: one that a newer snapshot ends in between is then found among the ended ones. Each of
+    the two has an index that begins at the page; one condition with OR reads every file for each page.
+    """
+    versions = FileVersion.objects.filter(repository_id=repository_id, since__lte=sequence, file__gt=after)
+    told = versions.exclude(sha256=b"")
+    # Ordered by `until` too, which is null in all of them: only so does PostgreSQL take the rows as its index has them.
+    current = list(told.filter(until=None).order_by("until", "file_id")[:limit])
+    # Sorted here: to have them sorted, SQLite would go through the files, of all repositories.
+    ended_later = told.filter(until__gt=sequence)
+    if len(current) == limit:
+        ended_later = ended_later.filter(file__lte=current[-1].file_id)
+    found = {version.file_id: version for version in chain(current, ended_later)}
+    return [found[file_id] for file_id in sorted(found)][:limit]
 
 
 def last_change(repository: Repository) -> datetime:

@@ -13,6 +13,10 @@ from snapshots.paths import GitPath
 
 # An attempt whose answer was 2xx, as a condition and as a function.
 ACCEPTED = Q(status__gte=200, status__lt=300)
+# In this order, SQLite finds that REFUSED alone, and no answer alone, are parts of the index of those that failed.
+REFUSED = Q(status__lt=200) | Q(status__gte=300)
+NO_ANSWER = Q(status__isnull=True)
+NOT_ACCEPTED = REFUSED | NO_ANSWER
 
 
 def is_accepted(status: int | None) -> bool:
@@ -44,6 +48,7 @@ class Snapshot(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["repository", "sequence"], name="snapshot_unique_sequence"),
         ]
+        indexes = [models.Index(fields=["taken_at"], name="snapshot_taken")]
 
     def __str__(self) -> str:
         return f"{self.repository} #{self.sequence} at {self.commit_sha[:12]}"
@@ -213,6 +218,9 @@ class Delivery(models.Model):
         indexes = [
             models.Index(fields=["attempted_at"], name="delivery_attempted"),
             models.Index(fields=["watch", "-attempted_at"], name="delivery_watch_attempted"),
+            # Few among many: to find them would else be to read the whole log. An accepted one costs nothing here.
+            models.Index(fields=["attempted_at"], condition=NOT_ACCEPTED, name="delivery_failed"),
+            models.Index(fields=["watch", "-attempted_at"], condition=NOT_ACCEPTED, name="delivery_watch_failed"),
         ]
 
     def __str__(self) -> str:

@@ -16,6 +16,11 @@ class GitPath:
             _ESCAPED.sub(lambda escape: chr(0xDC00 + int(escape[1], 16)), text).encode("utf-8", "surrogateescape")
         )
 
+    @classmethod
+    def all_shown_as(cls, text: str) -> "list[GitPath]":
+        """Every path that `text` may stand for. One whose name really has such a text in it comes first."""
+        return list(dict.fromkeys([cls(text.encode()), cls.from_text(text)]))
+
     @property
     def text(self) -> str:
         """The path as text; bytes that are not UTF-8 appear as %XX, and `is_text` is false then."""

@@ -13,7 +13,7 @@ from repositories.base import cursors
 from repositories.errors import InvalidCursor, NoSuchDelivery
 from repositories.watches import held_watch, watch_of
 from snapshots.delivery import redelivery
-from snapshots.models import ACCEPTED, Delivery
+from snapshots.models import NOT_ACCEPTED, Delivery
 
 router = Router(tags=["deliveries"])
 
@@ -69,7 +69,7 @@ def list_deliveries(
     """Every attempt to tell the app something about the repository, newest first."""
     attempts = watch_of(app_of(request), repository_id).deliveries.order_by("-attempted_at", "-pk")
     if failed:
-        attempts = attempts.filter(Q(status=None) | ~ACCEPTED)
+        attempts = attempts.filter(NOT_ACCEPTED)
     if cursor:
         attempts = attempts.filter(_older(cursor))
     page = list(attempts[: limit + 1])
@@ -89,7 +89,8 @@ def _older(cursor: str) -> Q:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         raise InvalidCursor from None
-    return Q(attempted_at__lt=moment) | Q(attempted_at=moment, pk__lt=pk)
+    # Not "earlier, or at the same time with a smaller id": SQLite answers OR by reading both sides to their end.
+    return Q(attempted_at__lte=moment) & (Q(attempted_at__lt=moment) | Q(pk__lt=pk))
 
 
 @router.post(

@@ -11,7 +11,6 @@ from django.db.models import Count, Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from docora.console import cures, latency, states, statistics
@@ -45,9 +44,6 @@ from repositories.errors import DocoraError
 from repositories.models import App, OptionalEvent, Watch, WatchStatus
 from snapshots.delivery.notices import ping
 from snapshots.models import Delivery
-
-_SUCCESS_WINDOW = timedelta(days=1)
-
 
 if TYPE_CHECKING:
     _AppForm = forms.ModelForm[App]
@@ -223,10 +219,10 @@ class AppAdmin(ConsoleAdmin):
         failed = Count("pk", filter=Q(status=WatchStatus.FAILED))
         watches = Watch.objects.filter(app__in=ids).values_list("app").annotate(total=Count("pk"), failed=failed)
         counted = {app_id: (total, broken) for app_id, total, broken in watches}
-        tallies = statistics.by_app(ids, timezone.now() - _SUCCESS_WINDOW)
+        tallies = statistics.last_day_by_app(ids)
         for app in rows:
             app.counted = counted.get(app.pk, (0, 0))  # type: ignore[attr-defined]
-            app.tally = tallies.get(app.pk, statistics.Tally())  # type: ignore[attr-defined]
+            app.tally = tallies[app.pk]  # type: ignore[attr-defined]
 
     @admin.display(description="State")
     def state(self, app: App) -> SafeString:

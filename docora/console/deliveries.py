@@ -1,10 +1,11 @@
 """Deliveries: every attempt to tell an app something, what was sent, what came back, and a way to send it again."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Max, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -17,10 +18,14 @@ from docora.console.operations import Operation
 from repositories.models import App, Repository, Watch
 from snapshots.changes import Event
 from snapshots.delivery import notices, rebuild, redelivery
-from snapshots.models import ACCEPTED, Delivery
+from snapshots.models import ACCEPTED, NO_ANSWER, REFUSED, Delivery
 
 READ_CONTENT = "snapshots.read_content"
-_SEARCHED = 50_000
+# So many of the newest attempts are searched, or filtered by what has no index; and shown of an app or a repository.
+NEWEST = 50_000
+# On each side of an attempt, those among which the others at the same message are looked for. It has no index: ids are
+# random, and would make each attempt that is recorded three times as dear.
+_NEIGHBOURS = 200
 _WINDOWS = {"hour": timedelta(hours=1), "week": timedelta(days=7), "all": None}
 
 
@@ -53,9 +58,15 @@ class OutcomeFilter(ChoiceFilter):
     title = parameter_name = "outcome"
     offered = {
         "accepted": ("Accepted", ACCEPTED),
-        "refused": ("Refused", Q(status__lt=200) | Q(status__gte=300)),
-        "silent": ("No answer", Q(status=None)),
+        "refused": ("Refused", REFUSED),
+        "silent": ("No answer", NO_ANSWER),
     }
+
+
+_HAS_INDEX = {"refused", "silent"}
+# Filters by which every row would be read, and links to the attempts of several watches.
+_READS_EACH_ROW = {"event", "outcome", "watch__app__id__exact", "watch__repository__id__exact"}
+_BEGINNING, _END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def _redeliver(delivery: Delivery, _: dict[str, Any]) -> str:
@@ -71,6 +82,7 @@ class DeliveryAdmin(OfAWatchAdmin):
     search_help_text = "Path, app, repository, status or message id"
     linked_by = {"watch__app__id__exact", "watch__repository__id__exact", "watch__id__exact"}
     ordering = ["-attempted_at"]
+    sortable_by = ["attempted"]  # by another column, a day's attempts would be sorted for each page
     paginator = BoundedPaginator
     change_form_template = "docora/console/delivery.html"
     actions = ["redeliver_selected"]
@@ -94,8 +106,8 @@ class DeliveryAdmin(OfAWatchAdmin):
         self, request: HttpRequest, queryset: QuerySet[Delivery], search_term: str
     ) -> tuple[QuerySet[Delivery], bool]:
         """Each word must be in the path, the app's or the repository's name, or be a status or a message id."""
-        if search_term and not self.linked_by.intersection(request.GET):
-            queryset = queryset.filter(attempted_at__gte=_searched_since())
+        if search_term or set(request.GET).intersection(_READS_EACH_ROW):
+            queryset = _newest(queryset, request)
         for word in search_term.split():
             queryset = queryset.filter(_matching(word))
         return queryset, False
@@ -131,11 +143,10 @@ class DeliveryAdmin(OfAWatchAdmin):
         ]
 
     def panels(self, request: HttpRequest, delivery: Delivery) -> dict[str, object]:
-        others = Delivery.objects.filter(watch=delivery.watch_id, message_id=delivery.message_id)
         return {
             "headers": rebuild.headers_of(delivery),
             "body": rebuild.body_of(delivery) if request.user.has_perm(READ_CONTENT) else None,
-            "attempts": others.exclude(pk=delivery.pk).order_by("-attempted_at")[:10],
+            "attempts": _others_at_its_message(delivery)[:10],
         }
 
     @admin.action(description="Redeliver", permissions=["operate"])
@@ -143,10 +154,32 @@ class DeliveryAdmin(OfAWatchAdmin):
         return bulk.start(request, "redeliver", rows)
 
 
-def _searched_since() -> datetime:
-    """Where the newest attempts that a search reads begin; the ones of one app, repository or watch are all read."""
-    moments = Delivery.objects.order_by("-attempted_at").values_list("attempted_at", flat=True)
-    return next(iter(moments[_SEARCHED : _SEARCHED + 1]), datetime.min.replace(tzinfo=UTC))
+def _newest(queryset: QuerySet[Delivery], request: HttpRequest) -> QuerySet[Delivery]:
+    """The newest of them, without a gap: of all, or of the watches that the list is linked to."""
+    outcome = request.GET.get("outcome", "")
+    attempts = Delivery.objects.filter(OutcomeFilter.offered[outcome][1] if outcome in _HAS_INDEX else Q())
+    moments = attempts.order_by("-attempted_at").values_list("attempted_at", flat=True)
+    links = {name.removeprefix("watch__"): request.GET[name] for name in DeliveryAdmin.linked_by & set(request.GET)}
+    if links:
+        watches = Watch.objects.filter(**links)
+        ids = list(watches.values_list("pk", flat=True))
+        # From each watch's own index. Since the moment from which the busiest one fills its share, no other has more.
+        share = max(100, NEWEST // (len(ids) or 1))
+        of_each = Subquery(moments.filter(watch=OuterRef("pk"))[share : share + 1])
+        since = watches.aggregate(since=Max(of_each))["since"]
+        queryset = queryset.filter(watch__in=ids)
+    else:
+        since = next(iter(moments[NEWEST : NEWEST + 1]), None)
+    # A range with an end: without statistics, PostgreSQL takes one without an end for a third of the table.
+    return queryset.filter(attempted_at__range=(since or _BEGINNING, _END))
+
+
+def _others_at_its_message(delivery: Delivery) -> QuerySet[Delivery]:
+    attempts = Delivery.objects.filter(watch=delivery.watch_id).values_list("pk", "message_id")
+    before = attempts.filter(attempted_at__lte=delivery.attempted_at).order_by("-attempted_at")[:_NEIGHBOURS]
+    after = attempts.filter(attempted_at__gte=delivery.attempted_at).order_by("attempted_at")[:_NEIGHBOURS]
+    found = {pk for pk, message_id in chain(before, after) if message_id == delivery.message_id}
+    return Delivery.objects.filter(pk__in=found - {delivery.pk}).order_by("-attempted_at")
 
 
 def _matching(word: str) -> Q:

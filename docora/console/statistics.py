@@ -1,7 +1,8 @@
 """Deliveries and snapshots counted over time.
 
-A row's minute and hour are the beginning of its time as text, which both databases cut out of it quickly. An hour
-that is over does not change any more: it is counted once and kept in Redis, so a day costs what an hour costs.
+A row's minute and hour are the beginning of its time as text, which both databases cut out of it quickly. A minute or
+an hour that is over does not change any more: it is counted once and kept in Redis, for all and for each app. So a day
+costs what the last minutes cost.
 """
 
 import json
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 import redis
-from django.db.models import Count, Q, QuerySet, TextField
+from django.db.models import Count, Q, TextField
 from django.db.models.functions import Cast, Left
 from django.utils import timezone
 
@@ -20,7 +21,11 @@ from snapshots.models import ACCEPTED, Delivery, Snapshot
 
 # A row is in one of the classes up to a bound; a percentile is the bound of the class where it falls.
 _BOUNDS = (50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
-_KEPT_FOR = timedelta(days=2)
+# Rows of the last moments of a minute may be written a little after it.
+_SETTLING = timedelta(minutes=2)
+# Of an hour that is not settled yet, every minute is among these.
+_MINUTES = 62
+_ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,76 +59,132 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return sum(tallies, start=Tally())
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    span: timedelta
+    text: str
+    kept_for: timedelta
+
+
+_MINUTE = _Unit(timedelta(minutes=1), "%Y-%m-%d %H:%M", timedelta(hours=3))
+_HOUR = _Unit(timedelta(hours=1), "%Y-%m-%d %H", timedelta(days=2))
+# By the moment at which a minute or an hour began: the tallies of all, and of each app by its id.
+_Tallies = dict[datetime, dict[str, Tally]]
+
+
 def last_hour() -> dict[datetime, Tally]:
     """By minute, the running one last."""
-    minute = timezone.now().replace(second=0, microsecond=0)
-    moments = [minute - timedelta(minutes=ago) for ago in range(59, -1, -1)]
-    found = _tallies(_since(moments[0]), length=len("2026-01-01 00:00"))
-    return {moment: found.get(f"{moment:%Y-%m-%d %H:%M}", Tally()) for moment in moments}
+    return {moment: tallies[_ALL] for moment, tallies in list(_minutes([_ALL]).items())[-60:]}
 
 
 def last_day() -> dict[datetime, Tally]:
     """By hour, the running one last."""
-    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
-    moments = [hour - timedelta(hours=ago) for ago in range(23, -1, -1)]
-    found = _remembered(moments[:-1])
-    missing = [moment for moment in moments if moment not in found]
-    rows = _since(missing[0]) if len(missing) > 1 else _since(hour)
-    fresh = _tallies(rows, length=len("2026-01-01 00"))
-    counted = {moment: fresh.get(f"{moment:%Y-%m-%d %H}", Tally()) for moment in missing}
-    # Rows of the last moments of an hour may be written a little after it.
-    settled = timezone.now() - timedelta(hours=1, minutes=2)
-    _remember({moment: tally for moment, tally in counted.items() if moment <= settled})
-    return {moment: found.get(moment) or counted[moment] for moment in moments}
+    return {moment: tallies[_ALL] for moment, tallies in _hours([_ALL]).items()}
+
+
+def last_day_by_app(app_ids: Iterable[int]) -> dict[int, Tally]:
+    """Of the same hours."""
+    ids = list(app_ids)
+    hours = _hours([str(app_id) for app_id in ids]).values()
+    return {app_id: total(tallies[str(app_id)] for tallies in hours) for app_id in ids}
 
 
 def snapshots_by_hour() -> dict[datetime, int]:
-    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    hour = _begun(_HOUR)
     moments = [hour - timedelta(hours=ago) for ago in range(23, -1, -1)]
-    rows = Snapshot.objects.filter(taken_at__gte=moments[0]).annotate(hour=_beginning("taken_at", 13))
-    found = dict(rows.order_by().values_list("hour").annotate(Count("pk")))
-    return {moment: found.get(f"{moment:%Y-%m-%d %H}", 0) for moment in moments}
+    rows = Snapshot.objects.filter(taken_at__range=(moments[0], hour + _HOUR.span))
+    found = dict(rows.annotate(hour=_beginning("taken_at", _HOUR)).order_by().values_list("hour").annotate(Count("pk")))
+    return {moment: found.get(moment.strftime(_HOUR.text), 0) for moment in moments}
 
 
-def by_app(app_ids: Iterable[int], since: datetime) -> dict[int, Tally]:
-    rows = _since(since).filter(watch__app__in=list(app_ids)).order_by().values_list("watch__app")
-    counted = rows.annotate(attempts=Count("pk"), accepted=Count("pk", filter=ACCEPTED))
-    return {app_id: Tally(attempts, accepted) for app_id, attempts, accepted in counted}
+def _hours(names: list[str]) -> _Tallies:
+    """What is not settled yet is the sum of its minutes."""
+    hour, minutes = _begun(_HOUR), _minutes(names)
+    moments = [hour - timedelta(hours=ago) for ago in range(23, -1, -1)]
+    found = _tallies(_HOUR, [moment for moment in moments if _is_settled(_HOUR, moment)], names)
+    for moment in moments[len(found) :]:
+        parts = [tallies for minute, tallies in minutes.items() if moment <= minute < moment + _HOUR.span]
+        found[moment] = {name: total(part[name] for part in parts) for name in names}
+    return found
 
 
-def _since(moment: datetime) -> QuerySet[Delivery]:
-    return Delivery.objects.filter(attempted_at__gte=moment)
+def _minutes(names: list[str]) -> _Tallies:
+    minute = _begun(_MINUTE)
+    return _tallies(_MINUTE, [minute - timedelta(minutes=ago) for ago in range(_MINUTES - 1, -1, -1)], names)
 
 
-def _beginning(column: str, length: int) -> Left:
-    return Left(Cast(column, TextField()), length)
+def _begun(unit: _Unit) -> datetime:
+    now = timezone.now()
+    return now.replace(minute=now.minute if unit is _MINUTE else 0, second=0, microsecond=0)
 
 
-def _tallies(rows: QuerySet[Delivery], *, length: int) -> dict[str, Tally]:
+def _is_settled(unit: _Unit, moment: datetime) -> bool:
+    return moment + unit.span + _SETTLING <= timezone.now()
+
+
+def _tallies(unit: _Unit, moments: list[datetime], names: list[str]) -> _Tallies:
+    """Every moment has a tally for each name, in the order of the moments."""
+    found = _remembered(unit, moments, names)
+    if missing := [moment for moment in moments if moment not in found]:
+        counted = _count(unit, missing)
+        _remember(unit, {moment: tallies for moment, tallies in counted.items() if _is_settled(unit, moment)})
+        found |= counted
+    return {moment: {name: found[moment].get(name, Tally()) for name in names} for moment in moments}
+
+
+def _count(unit: _Unit, moments: list[datetime]) -> _Tallies:
     """One pass over the index of times; every count is of the same rows."""
+    # A range with an end: without statistics, PostgreSQL takes one without an end for a third of the table.
+    rows = Delivery.objects.filter(attempted_at__range=(moments[0], moments[-1] + unit.span)).order_by()
     counts: dict[str, Any] = {f"within_{bound}": Count("pk", filter=Q(milliseconds__lte=bound)) for bound in _BOUNDS}
-    grouped = rows.order_by().annotate(bucket=_beginning("attempted_at", length)).values_list("bucket")
+    grouped = rows.annotate(bucket=_beginning("attempted_at", unit)).values_list("bucket", "watch__app")
     counted = grouped.annotate(total=Count("pk"), accepted=Count("pk", filter=ACCEPTED), **counts)
-    return {bucket: Tally(attempts, accepted, tuple(within)) for bucket, attempts, accepted, *within in counted}
+    named = {moment.strftime(unit.text): moment for moment in moments}
+    found: _Tallies = {moment: {_ALL: Tally()} for moment in moments}
+    for bucket, app_id, attempts, accepted, *within in counted:
+        if moment := named.get(bucket):
+            tally = found[moment][str(app_id)] = Tally(attempts, accepted, tuple(within))
+            found[moment][_ALL] += tally
+    return found
 
 
-def _key(moment: datetime) -> str:
-    return f"docora:deliveries-of-hour:{moment:%Y-%m-%dT%H}"
+def _beginning(column: str, unit: _Unit) -> Left:
+    return Left(Cast(column, TextField()), len(timezone.now().strftime(unit.text)))
 
 
-def _remembered(moments: list[datetime]) -> dict[datetime, Tally]:
+def _key(unit: _Unit, moment: datetime) -> str:
+    return f"docora:deliveries:{moment.strftime(unit.text)}"
+
+
+def _remembered(unit: _Unit, moments: list[datetime], names: list[str]) -> _Tallies:
     try:
-        values = queue.connection().mget([_key(moment) for moment in moments])
+        with queue.connection().pipeline(transaction=False) as pipeline:
+            for moment in moments:
+                pipeline.hmget(_key(unit, moment), [_ALL, *names])
+            answers = pipeline.execute()
     except redis.RedisError:
         return {}
-    found = {moment: json.loads(value) for moment, value in zip(moments, values, strict=True) if value}
-    return {moment: Tally(facts[0], facts[1], tuple(facts[2])) for moment, facts in found.items()}
+    return {
+        moment: {name: _decode(value) for name, value in zip([_ALL, *names], values, strict=True) if value}
+        for moment, values in zip(moments, answers, strict=True)
+        if values[0]
+    }
 
 
-def _remember(tallies: dict[datetime, Tally]) -> None:
+def _decode(value: bytes) -> Tally:
+    attempts, accepted, within = json.loads(value)
+    return Tally(attempts, accepted, tuple(within))
+
+
+def _remember(unit: _Unit, found: _Tallies) -> None:
     try:
-        for moment, tally in tallies.items():
-            facts = [tally.total, tally.accepted, tally.within]
-            queue.connection().set(_key(moment), json.dumps(facts), ex=_KEPT_FOR)
+        with queue.connection().pipeline(transaction=False) as pipeline:
+            for moment, tallies in found.items():
+                facts: dict[Any, Any] = {
+                    name: json.dumps([tally.total, tally.accepted, tally.within]) for name, tally in tallies.items()
+                }
+                pipeline.hset(_key(unit, moment), mapping=facts)
+                pipeline.expire(_key(unit, moment), unit.kept_for)
+            pipeline.execute()
     except redis.RedisError:
         return

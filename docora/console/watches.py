@@ -127,7 +127,7 @@ class ReasonFilter(ChoiceFilter):
 
 @admin.register(Watch)
 class WatchAdmin(ConsoleAdmin):
-    list_display = ["title", "state", "files", "reason", "synced"]
+    list_display = ["title", "state", "delivered", "reason", "synced"]
     list_filter = [WatchStateFilter, TroubleFilter, ReasonFilter]
     search_fields = ["app__name", "app__public_id", "repository__owner", "repository__name", "repository__public_id"]
     search_help_text = "App or repository, by name or id"
@@ -211,7 +211,7 @@ class WatchAdmin(ConsoleAdmin):
         return state_badge(watch)
 
     @admin.display(description="Files delivered")
-    def files(self, watch: Watch) -> SafeString | str:
+    def delivered(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
         if refused := watch.refused:  # type: ignore[attr-defined]
             wanted = f" of {number(total)}" if watch.selection == EVERYTHING else ""
@@ -233,7 +233,7 @@ class WatchAdmin(ConsoleAdmin):
         self.prepare([watch])
         return [
             ("State", lines(state_badge(watch), _reason(watch))),
-            ("Files delivered", self.files(watch)),
+            ("Files delivered", self.delivered(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
             ("The app has", commit_link(watch.repository, watch.synced_commit)),

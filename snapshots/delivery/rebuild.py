@@ -9,6 +9,7 @@ from repositories.git import clones
 from snapshots.changes import Change, Event
 from snapshots.delivery.payloads import Bodies
 from snapshots.models import Delivery, File, FileVersion, Snapshot
+from snapshots.paths import GitPath
 
 _SHOWN = 64 * 1024
 
@@ -39,7 +40,7 @@ def headers_of(delivery: Delivery) -> list[tuple[str, str]]:
 def body_of(delivery: Delivery) -> Rebuilt:
     if not delivery.path:
         return Rebuilt(missing="This was a notice, not a file. Notices are not kept.")
-    file = File.objects.filter(repository=delivery.watch.repository_id, path=delivery.path).first()
+    file = _file(delivery)
     version = _version(delivery, file) if file else None
     if file is None or (version is None and delivery.event != Event.DELETE):
         return Rebuilt(missing="Docora does not know this content any more.")
@@ -77,6 +78,13 @@ def _snapshot(delivery: Delivery) -> Snapshot:
     taken = Snapshot.objects.filter(repository=delivery.watch.repository_id, commit_sha=delivery.commit_sha)
     found = taken.filter(taken_at__lte=delivery.attempted_at).order_by("sequence").last()
     return found or Snapshot(commit_sha=delivery.commit_sha, taken_at=delivery.attempted_at)
+
+
+def _file(delivery: Delivery) -> File | None:
+    """By the digest, which has an index; the text of a path has none."""
+    digests = [path.digest for path in GitPath.all_shown_as(delivery.path)]
+    candidates = File.objects.filter(repository=delivery.watch.repository_id, path_digest__in=digests)
+    return next((file for file in candidates if file.path == delivery.path), None)
 
 
 def _version(delivery: Delivery, file: File) -> FileVersion | None:

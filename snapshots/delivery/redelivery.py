@@ -148,7 +148,7 @@ def _hold(watch: Watch) -> bool:
 
 def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
     # The log has paths as text. The index has the digest of a path's bytes; a byte that is not UTF-8 is %XX in text.
-    digests = {path.digest for text in deliveries for path in (GitPath(text.encode()), GitPath.from_text(text))}
+    digests = {path.digest for text in deliveries for path in GitPath.all_shown_as(text)}
     candidates = File.objects.filter(repository=watch.repository_id, path_digest__in=digests)
     files = [file for file in candidates if file.path in deliveries]
     ids = {event: [f.pk for f in files if deliveries[f.path].event == event] for event in Event}

@@ -127,6 +127,16 @@ def test_an_hour_that_is_over_is_counted_once(watch: Watch) -> None:
     assert list(after.values())[:-1] == list(before.values())[:-1]
 
 
+def test_each_app_has_its_own_share_of_the_day(watch: Watch, bob_app: App) -> None:
+    attempt(watch, ago=timedelta())
+    attempt(watch, ago=timedelta(hours=3), status=500)
+    attempt(watch, ago=timedelta(days=2))
+    for _ in range(2):  # counted, then remembered
+        found = statistics.last_day_by_app([watch.app_id, bob_app.pk])
+        assert (found[watch.app_id].total, found[watch.app_id].accepted) == (2, 1)
+        assert found[bob_app.pk] == Tally()
+
+
 def test_a_tally_of_nothing_has_no_rate() -> None:
     assert (Tally().success_rate, Tally().percentile(95)) == (None, None)
 

@@ -4,6 +4,7 @@ What a look, a comparison or a page reads of the other files is therefore read i
 """
 
 from django.db import connection, transaction
+from django.db.models import F
 
 from repositories.models import Watch
 from snapshots.models import Snapshot
@@ -12,13 +13,13 @@ _DIALECTS = {
     "sqlite": {
         "numbers": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n",
         "bytes": "CAST({text} AS BLOB)",
-        "moment": "datetime('now', '-' || (n.i % 600000) || ' seconds')",
+        "moment": "datetime('now', '-' || (n.i * 6) || ' seconds')",
         "false": "0",
     },
     "postgresql": {
         "numbers": "SELECT i FROM generate_series(1, {count}) AS g(i)",
         "bytes": "convert_to({text}, 'UTF8')",
-        "moment": "now() - (n.i % 600000) * interval '1 second'",
+        "moment": "now() - (n.i * 6) * interval '1 second'",
         "false": "false",
     },
 }
@@ -49,6 +50,7 @@ def grow(watches: list[Watch], *, files: int) -> None:
         for statement in statements:
             cursor.execute(statement.format(repository=repository, digest=digest, **names))
         cursor.execute("DROP TABLE made_up")
+    Watch.objects.filter(pk__in=[watch.pk for watch in watches]).update(files=F("files") + files)
     for snapshot in Snapshot.objects.filter(repository=repository):
         snapshot.files += files
         snapshot.save()
