@@ -34,6 +34,8 @@ class Mirror:
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
         self.notices: list[dict[str, Any]] = []
+        # By repository: the digest of the last commit that was complete.
+        self.completed: dict[str, str] = {}
         self.problems: list[str] = []
         # Messages that come again after they were acknowledged are a breach, unless a test provokes them.
         self.repeats_are_allowed = False
@@ -50,8 +52,8 @@ class Mirror:
         """Take one message in; if the answer to it is lost, its sender may repeat it."""
         if event in ("sync_failed", "sync_recovered", "sync_complete", "ping"):
             self.notices.append(payload)
-            if event == "sync_complete" and not self.repeats_are_allowed:
-                self.problems += self._differences(payload)
+            if event == "sync_complete":
+                self._complete(payload)
             return
         file = payload["file"]
         place = _Place(payload["repository"]["repository_id"], exact_path(file))
@@ -63,6 +65,11 @@ class Mirror:
         self._acknowledged.add(message_id)
         if file.get("chunk", {}).get("id") not in self._transfers:
             self._unanswered.discard(place)
+
+    def _complete(self, payload: dict[str, Any]) -> None:
+        self.completed[payload["repository"]["repository_id"]] = payload["digest"]
+        if not self.repeats_are_allowed:
+            self.problems += self._differences(payload)
 
     def _differences(self, payload: dict[str, Any]) -> Iterator[str]:
         """Where what the app holds is not what Docora says that it has."""

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from docora.demo.githost import GitHost, HostedRepository
+from docora.demo.mirror import digest_of
 from docora.demo.receiver import ReceivedRequest, Receiver
 from docora.demo.stage import DemoFailed, Docora, wait
 
@@ -32,9 +33,10 @@ class Client:
     """How many of its requests have been told."""
 
     def has(self, repository_id: str, files: dict[str, bytes]) -> bool:
-        """Whether it holds just these files, and has answered for all of them."""
+        """Whether it holds just these files, has answered for all of them, and was told that this is all."""
         is_quiet = all(request.status is not None for request in self.receiver.requests[self.shown :])
-        return is_quiet and self.receiver.files_of(repository_id) == files
+        is_all = self.receiver.mirror.completed.get(repository_id) == digest_of(files)
+        return is_quiet and is_all and self.receiver.files_of(repository_id) == files
 
     def news(self) -> list[ReceivedRequest]:
         """The requests that have been answered since the last time."""
@@ -85,7 +87,8 @@ class Story:
         self._begin("The operator registers two apps, each with the URL of its webhooks")
         for client in clients:
             receiver = client.receiver
-            answer = json.loads(self._docora.manage("onboard", client.name, receiver.url, "--json"))
+            words = ("onboard", client.name, receiver.url, "--events", "sync_complete", "--json")
+            answer = json.loads(self._docora.manage(*words))
             client.bearer, receiver.app_id = answer["bearer_token"], answer["app_id"]
             receiver.webhook_keys = (answer["webhook_key"],)
             self._say(f"{client.name:<8}{receiver.url}  gets a bearer token and a webhook key")
@@ -95,7 +98,10 @@ class Story:
         for client in clients:
             self._call(client, "POST", "/api/repositories", 201, {"github_url": repository.url})
         self._show_progress(repository.files(), clients)
-        first, *_ = [client.news() for client in clients]
+        news = [client.news() for client in clients]
+        for client, requests in zip(clients, news, strict=True):
+            self._say(f"{client.name:<8}{_completion(requests[-1])}")
+        first = [request for request in news[0] if request.event == "create"]
         self._say(f"for example  {_excerpt(first)}")
         pieces = sum("chunk" in request.payload["file"] for request in first)
         fetches = self._git_host.count(repository, "fetch")
@@ -133,7 +139,7 @@ class Story:
         total = sum(len(client.receiver.requests) for client in clients)
         self._console.print(
             f"\n[bold green]Done[/bold green] in {time.monotonic() - started:.0f} s: {total} webhooks,"
-            " each signature and each SHA-256 verified, nothing missed, nothing sent twice."
+            " each signature, SHA-256 and digest verified, nothing missed, nothing sent twice."
         )
         self._console.print("Now with your own repository: [bold]make run[/bold], then see README.md.")
 
@@ -173,7 +179,8 @@ class Story:
 
     def _tell_news(self, client: Client) -> None:
         for request in client.news():
-            self._say(f"{client.name:<8}{request.event:<8}{request.path}")
+            is_file = request.event != "sync_complete"
+            self._say(f"{client.name:<8}{f'{request.event:<8}{request.path}' if is_file else _completion(request)}")
 
     def _wait(self, condition: Callable[[], bool], complaint: str, *clients: Client) -> None:
         otherwise = f"{complaint} within {self._patience:g} s"
@@ -205,6 +212,12 @@ def _excerpt(requests: Iterable[ReceivedRequest]) -> str:
     shown = {"path": request.path, "content": request.payload["file"]["content"]}
     signature = request.headers["x-docora-signature"][:15]
     return f"POST /{request.event}  X-Docora-Signature: {signature}…  {json.dumps({'file': shown})[:-2]}, …"
+
+
+def _completion(request: ReceivedRequest) -> str:
+    """The receiver has compared the digest with that of its own files: a difference ends the demo."""
+    payload = request.payload
+    return f"sync_complete  {payload['files']} files, and the digest {payload['digest'][:12]}… is that of its own files"
 
 
 def _times(number: int) -> str:

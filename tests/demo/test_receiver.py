@@ -303,6 +303,15 @@ class TestDocumentedReceivers:
             assert post(client, "create", body, headers_for(body) | {"X-Docora-Timestamp": "1000000000"}) == 401
             assert post(client, "create", body, {}) == 401
 
+    def test_a_digest_that_is_not_that_of_the_files_is_a_problem(self) -> None:
+        message = json.loads(example("json", 1))
+        mirror = Mirror()
+        mirror.files = {message["repository"]["repository_id"]: {"docs/start.md": b"damaged"}}
+        mirror.apply("sync_complete", message)
+        assert [problem.split(" is not")[0] for problem in mirror.problems] == [
+            f"sync_complete: digest {message['digest']}"
+        ]
+
     def test_the_examples_of_messages_are_true(self) -> None:
         message = json.loads(example("json"))
         mirror = Mirror()

@@ -82,6 +82,9 @@ def test_it_tells_the_whole_story_and_leaves_nothing_behind(folder: Path) -> Non
             ("create", "docs/welcome.md"),
             ("update", "README.md"),
         ]
+    complete = re.findall(r"(\w+) +sync_complete  (\d+) files, and the digest [0-9a-f]{12}… is that of its own", story)
+    assert complete[:2] == [("Search", "62"), ("Wiki", "62")]
+    assert sorted(complete[2:]) == [("Search", "61"), ("Search", "62"), ("Wiki", "61")]
     assert "fetched once for both apps" in story
     assert "Search  create  docs/news.md" in story
     assert "Wiki    nothing" in story
