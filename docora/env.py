@@ -251,6 +251,12 @@ LOGIN_RATE = _integer(
     "attempts per minute to sign in to the admin, from one address and for one name; 0: any number",
     least=0,
 )
+HOOK_RATE = _integer(
+    "DOCORA_HOOK_RATE", 3000, "hooks per minute that are taken from one git host's hook; 0: any number", least=0
+)
+REFRESH_RATE = _integer(
+    "DOCORA_REFRESH_RATE", 30, "looks per minute that an app may ask for at one repository; 0: any number", least=0
+)
 MAX_WATCHES_PER_APP = _integer(
     "DOCORA_MAX_WATCHES_PER_APP", 1000, "repositories that one app may watch; 0: any number", least=0
 )
@@ -296,6 +302,12 @@ LOG_FORMAT = _text(
 )
 SCAN_INTERVAL = _seconds("SCAN_INTERVAL", 60, "pause between two ticks of the scheduler")
 RESCAN_INTERVAL = _seconds("RESCAN_INTERVAL", 300, "longest pause between two looks at one repository")
+HOOKED_RESCAN_INTERVAL = _seconds(
+    "DOCORA_HOOKED_RESCAN_INTERVAL",
+    0,
+    "shortest pause between two planned looks at a repository whose hooks arrive; 0: as for the others",
+    zero=True,
+)
 MIN_RESCAN_INTERVAL = _seconds(
     "DOCORA_MIN_RESCAN_INTERVAL", 60, "shortest pause between two looks, for a repository that has just changed"
 )
@@ -310,6 +322,9 @@ LOOKS_PER_HOST = _integer(
 FETCHES_PER_HOST = _integer("DOCORA_FETCHES_PER_HOST", 8, "clones and fetches from one git host at the same time")
 SCAN_CONCURRENCY = _integer("SCAN_CONCURRENCY", 5, "snapshot workers that `manage.py up` starts")
 DELIVERY_CONCURRENCY = _integer("DELIVERY_CONCURRENCY", 5, "delivery workers that `manage.py up` starts")
+URGENT_CONCURRENCY = _integer(
+    "DOCORA_URGENT_CONCURRENCY", 2, "workers that `manage.py up` keeps for hooks alone: their looks and deliveries"
+)
 SLOW_DELIVERY_CONCURRENCY = _integer(
     "SLOW_DELIVERY_CONCURRENCY", 1, "workers for endpoints that hang, which `manage.py up` starts beside the others"
 )

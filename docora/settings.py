@@ -130,7 +130,7 @@ if not env.REDIS_URL and len(str(REDIS_SOCKET)) > 100:
 # JSON, not pickle, and the functions below alone: reading what somebody else has written to Redis must not run code.
 RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
-    for name in ("snapshots", "deliveries", "deliveries-slow")
+    for name in ("urgent", "snapshots", "deliveries", "deliveries-slow")
 }
 RQ = {
     "WORKER_CLASS": "docora.processes.kept_horse.HorseKeepingWorker",
@@ -146,6 +146,7 @@ JOB_FUNCTIONS: tuple[str, ...] = (
     "snapshots.jobs.announce_recovery",
     "snapshots.jobs.announce_refusal",
     "snapshots.jobs.deliver",
+    "snapshots.jobs.look_now",
     "snapshots.jobs.mail_disabled",
     "snapshots.jobs.measure",
     "snapshots.jobs.purge_clone",  # its name in messages of 0.1
@@ -190,6 +191,8 @@ TRUSTED_PROXIES = env.TRUSTED_PROXIES
 APP_RATE = env.APP_RATE
 ADDRESS_RATE = env.ADDRESS_RATE
 LOGIN_RATE = env.LOGIN_RATE
+HOOK_RATE = env.HOOK_RATE
+REFRESH_RATE = env.REFRESH_RATE
 MAX_WATCHES_PER_APP = env.MAX_WATCHES_PER_APP
 NEW_WATCHES_PER_HOUR = env.NEW_WATCHES_PER_HOUR
 MAX_BODY_BYTES = env.MAX_BODY_BYTES
@@ -219,6 +222,7 @@ RECONCILE_INTERVAL = env.RECONCILE_INTERVAL
 ACCESS_PROOF_AGE = env.ACCESS_PROOF_AGE
 SCAN_INTERVAL = env.SCAN_INTERVAL
 RESCAN_INTERVAL = env.RESCAN_INTERVAL
+HOOKED_RESCAN_INTERVAL = env.HOOKED_RESCAN_INTERVAL
 MIN_RESCAN_INTERVAL = env.MIN_RESCAN_INTERVAL
 SCAN_BACKLOG = env.SCAN_BACKLOG
 LOOKS_PER_HOST = env.LOOKS_PER_HOST

@@ -6,6 +6,7 @@ from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView
 
 from docora import health
+from docora.api.hooks.receive import receive
 from docora.api.mount import api, api_v1
 from docora.metrics.view import metrics
 
@@ -24,6 +25,7 @@ urlpatterns = [
     path("api/", _to_the_docs),
     path("api/v1", _to_the_docs),
     path("api/v1/", _to_the_docs),
+    path("hooks/<str:hook_id>", receive),
     path("api/v1/", api_v1.urls),
     path("api/", api.urls),
     path("admin/", admin.site.urls),

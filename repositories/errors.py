@@ -17,9 +17,9 @@
     ├── EndpointDisabled         nothing is sent to the app until it is enabled     (app)
     ├── LockTimeoutError         another job held the lock for too long             (nobody; retried)
     ├── LockLostError            the lock was lost; nothing was written             (nobody; retried)
-    └── NotWatched, TokenRefused, AppGone, InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery,
+    └── NotWatched, NoHook, TokenRefused, AppGone, InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery,
         ContentUnavailable, RangeNotSatisfiable, TooManyWatches, RateLimited, TooManyNewWatches, TooManyAtOnce,
-        Busy: answers of the API                                                    (caller)
+        Busy, QueueUnavailable: answers of the API                                  (caller)
 
 In brackets: against whom it counts. Texts are for people and have been redacted before they get here.
 """
@@ -145,6 +145,26 @@ class NotWatched(DocoraError):
 
     def __init__(self) -> None:
         super().__init__("This app does not watch a repository of that id.")
+
+
+class NoHook(DocoraError):
+    code = "no-hook"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__("This watch has no hook.")
+
+
+class QueueUnavailable(DocoraError):
+    """What was asked for cannot be handed to the workers now."""
+
+    code = "queue-unavailable"
+    http_status = 503
+    retriable = True
+    retry_after = 5
+
+    def __init__(self) -> None:
+        super().__init__("The queue does not answer at the moment; see Retry-After.")
 
 
 class TokenRefused(DocoraError):

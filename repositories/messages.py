@@ -11,6 +11,8 @@ from repositories.base import queue
 _DELIVERY_TIMEOUT = 6 * 3600
 _RECONCILE_TIMEOUT = 6 * 3600
 _SHORT = 60
+# An urgent job that takes longer gives its place to the next one, and goes on in the ordinary queue.
+_URGENT_TIMEOUT = 15
 
 
 def snapshot_job(repository_id: int) -> str:
@@ -19,6 +21,22 @@ def snapshot_job(repository_id: int) -> str:
 
 def delivery_job(watch_id: int) -> str:
     return f"deliver-{watch_id}"
+
+
+def urgent_look_job(repository_id: int) -> str:
+    return f"hint-{repository_id}"
+
+
+def urgent_delivery_job(watch_id: int) -> str:
+    return f"hint-deliver-{watch_id}"
+
+
+def jobs_of_repository(repository_id: int) -> tuple[str, ...]:
+    return snapshot_job(repository_id), urgent_look_job(repository_id)
+
+
+def jobs_of_watch(watch_id: int) -> tuple[str, ...]:
+    return delivery_job(watch_id), urgent_delivery_job(watch_id)
 
 
 def measure_job(name: str) -> str:
@@ -35,6 +53,24 @@ def take_snapshot(repository_id: int, *, planned: bool) -> None:
         timeout=2 * settings.GIT_TIMEOUT,
         first=not planned,
     )
+
+
+def look_soon(repository_id: int) -> None:
+    """The same for a hint: the caller is told at once if it cannot be taken."""
+    queue.enqueue_now(
+        queue.SNAPSHOTS,
+        "snapshots.jobs.take_snapshot",
+        repository_id,
+        job_id=snapshot_job(repository_id),
+        timeout=2 * settings.GIT_TIMEOUT,
+        first=True,
+    )
+
+
+def look_now(repository_id: int) -> None:
+    """For a hint, in the queue that long work keeps out of."""
+    job_id = urgent_look_job(repository_id)
+    queue.enqueue_now(queue.URGENT, "snapshots.jobs.look_now", repository_id, job_id=job_id, timeout=_URGENT_TIMEOUT)
 
 
 def measure(sealed_question: str, *, name: str) -> None:
@@ -64,6 +100,12 @@ def reconcile() -> None:
 def deliver(watch_id: int, *, lane: str) -> None:
     job_id = delivery_job(watch_id)
     queue.enqueue(lane, "snapshots.jobs.deliver", watch_id, job_id=job_id, timeout=_DELIVERY_TIMEOUT)
+
+
+def deliver_now(watch_id: int) -> None:
+    """A job of its own beside the ordinary one, which may be far back in its queue; the one lock is for both."""
+    job_id = urgent_delivery_job(watch_id)
+    queue.enqueue(queue.URGENT, "snapshots.jobs.deliver", watch_id, job_id=job_id, timeout=_URGENT_TIMEOUT)
 
 
 def send_notice(kind: str, watch_id: int, *, lane: str) -> None:

@@ -34,6 +34,10 @@ def _repository_id() -> str:
     return f"repo_{secrets.token_hex(12)}"
 
 
+def _hook_id() -> str:
+    return f"hook_{secrets.token_hex(12)}"
+
+
 def _check_base_url(text: str) -> None:
     """Not Django's URLValidator: inside a network, hosts have names without a dot."""
     try:
@@ -300,3 +304,39 @@ class Canary(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+class Hook(models.Model):
+    """Where a git host tells of pushes: for one watch, made by its app, or for all repositories of a host.
+
+    What has arrived at it is in Redis (`repositories.hooks`): the answer to a git host must not wait for a row.
+    """
+
+    public_id = models.CharField(max_length=29, unique=True, default=_hook_id, editable=False)
+    watch = models.OneToOneField(
+        Watch, models.CASCADE, related_name="hook", null=True, editable=False, help_text="None: for a whole host."
+    )
+    host = models.CharField(max_length=255, blank=True, help_text="As in DOCORA_GIT_HOSTS, such as github.com.")
+    secret = EncryptedField(editable=False)
+    previous_secret = EncryptedField(blank=True, default="", editable=False)
+    previous_secret_until = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Until then, the secret before this one counts too."
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="hook_of_watch_or_host",
+                condition=Q(watch__isnull=False, host="") | (Q(watch__isnull=True) & ~Q(host="")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secret and, during a change, the one before it."""
+        overlaps = self.previous_secret_until is not None and self.previous_secret_until > timezone.now()
+        return [self.secret, self.previous_secret] if overlaps and self.previous_secret else [self.secret]

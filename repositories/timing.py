@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from repositories import hints
 from repositories.base import queue
 from repositories.models import App, Repository, Watch
 
@@ -27,14 +28,19 @@ def pause_after(attempts: int) -> float:
 
 def plan_next_look(repository: Repository, *, last_change: datetime) -> None:
     now = timezone.now()
-    planned = next_look(now, last_change=last_change)
+    planned = next_look(now, last_change=last_change, hooked=bool(hints.hooked([repository.pk])))
     Repository.objects.filter(pk=repository.pk).update(last_checked_at=now, next_check_at=planned)
 
 
-def next_look(now: datetime, *, last_change: datetime) -> datetime:
-    """Soon, if the repository has changed lately; up to a tenth sooner by chance, so that the looks spread."""
+def next_look(now: datetime, *, last_change: datetime, hooked: bool = False) -> datetime:
+    """Soon, if the repository has changed lately; up to a tenth sooner by chance, so that the looks spread.
+
+    Where hooks arrive, a planned look is the net under a lost one and may come more rarely.
+    """
     quiet = (now - last_change).total_seconds()
     pause = min(max(quiet / _LOOKS_WITHIN_QUIET_TIME, settings.MIN_RESCAN_INTERVAL), settings.RESCAN_INTERVAL)
+    if hooked:
+        pause = max(pause, settings.HOOKED_RESCAN_INTERVAL)
     return now + timedelta(seconds=pause * random.uniform(0.9, 1))  # noqa: S311  guards nothing
 
 

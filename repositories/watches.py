@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from django.conf import settings
 from django.db import transaction
@@ -15,7 +16,7 @@ from repositories.base import queue
 from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused, TooManyWatches
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
-from repositories.models import App, Repository, Watch
+from repositories.models import App, Hook, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.selection import EVERYTHING, Selection
 
@@ -36,6 +37,7 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
         if not hold_app(app):
             raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
+        hook = Hook.objects.filter(watch__app=app, watch__repository=repository).first()
         _forget(repository.watches.filter(app=app))
         if 0 < settings.MAX_WATCHES_PER_APP <= app.watches.count():
             raise TooManyWatches(settings.MAX_WATCHES_PER_APP)
@@ -48,6 +50,9 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
             max_file_size=selection.max_file_size,
             access_proven_at=timezone.now(),
         )
+        if hook:  # it went with the old watch; the git host goes on calling it
+            hook.watch = made
+            hook.save(force_insert=True)
         request_snapshot(repository)
     return made
 
@@ -115,9 +120,9 @@ def ask_for_snapshot(repository: Repository) -> None:
         request_snapshot(repository)
 
 
-def notice_change(repository: Repository) -> None:
+def notice_change(repository_id: int, *, at: datetime | None = None) -> None:
     """The repository seems to have changed. The snapshot of the next look is dated by the first notice before it."""
-    Repository.objects.filter(pk=repository.pk, noticed_at=None).update(noticed_at=timezone.now())
+    Repository.objects.filter(pk=repository_id, noticed_at=None).update(noticed_at=at or timezone.now())
 
 
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
@@ -198,8 +203,8 @@ def _forget(watches: QuerySet[Watch]) -> int:
     """
     ids = list(watches.select_for_update().values_list("pk", flat=True))
     Watch.objects.filter(pk__in=ids).delete()
-    for watch_id in ids:
-        queue.drop(messages.delivery_job(watch_id))
+    for job_id in (job_id for watch_id in ids for job_id in messages.jobs_of_watch(watch_id)):
+        queue.drop(job_id)
     return len(ids)
 
 
@@ -207,7 +212,8 @@ def _drop_if_unwatched(repository: Repository) -> None:
     if repository.watches.exists():
         return
     repository_id = repository.pk
-    queue.drop(messages.snapshot_job(repository_id))
+    for job_id in messages.jobs_of_repository(repository_id):
+        queue.drop(job_id)
     repository.delete()
     if not Repository.objects.filter(clone_key=repository.clone_key).exists():
         messages.purge_clone(repository.clone_key, repository_id=repository_id)

@@ -3,13 +3,14 @@
 import math
 
 from rq import Retry, get_current_job
+from rq.timeouts import JobTimeoutException
 
 from repositories.base import queue
 from repositories.jobs import job_id
 from repositories.jobs import purge_clone as purge_clone  # its name in messages that were queued before 0.2
 from repositories.models import App
 from repositories.repo_lock.retry import retry_when_locked
-from snapshots import dry_run, look, reconcile
+from snapshots import dry_run, hinted, look, reconcile
 from snapshots.delivery import completion, notices, tell
 
 
@@ -19,9 +20,21 @@ def take_snapshot(repository_id: int) -> Retry | None:
     return _again(look.take_snapshot(repository_id, job_id=job_id()))
 
 
+@queue.one_round_at_a_time
+@retry_when_locked
+def look_now(repository_id: int) -> Retry | None:
+    return _again(hinted.look(repository_id, job_id=job_id()))
+
+
 @retry_when_locked
 def deliver(watch_id: int) -> Retry | None:
-    return _again(tell.deliver(watch_id, job_id=job_id(), lane=_lane()))
+    try:
+        return _again(tell.deliver(watch_id, job_id=job_id(), lane=_lane()))
+    except JobTimeoutException:
+        if _lane() != queue.URGENT:
+            raise
+        tell.continue_in_ordinary_lane(watch_id)
+        return None
 
 
 @retry_when_locked

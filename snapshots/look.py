@@ -3,13 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 from django.utils import timezone
 
-from repositories import access, circuit, timing, watch_state
+from repositories import access, circuit, hints, timing, watch_state
 from repositories.access import Seen
 from repositories.base import counters, log_context
 from repositories.errors import (
@@ -23,6 +23,7 @@ from repositories.errors import (
 )
 from repositories.git import clones
 from repositories.git.clones import Listener, Tip
+from repositories.hints import Hint
 from repositories.models import Repository
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.repo_lock.slots import fetch_slot
@@ -31,6 +32,8 @@ from snapshots.delivery.tell import request_deliveries
 
 log = logging.getLogger("docora.snapshots")
 
+# Seconds for which a look that a hint asked for waits for the fetch of another one.
+_HINT_PATIENCE = 2.0
 # The last two: the operator has taken the host off the list, or its name now leads to a private address.
 _FAILURES = (GitError, ForbiddenAddress, InvalidUrl)
 
@@ -45,11 +48,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """Under which job a snapshot is taken, and who hears of it."""
+    """Under which job a snapshot is taken, what asked for it, and who hears of it."""
 
     job_id: str
     progress: Progress
     counts: counters.Counts
+    hint: Hint | None
 
 
 class _Counted(DocoraError):
@@ -60,9 +64,16 @@ class _Counted(DocoraError):
         self.pause = pause
 
 
-def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progress()) -> float | None:  # noqa: B008  frozen
+def take_snapshot(
+    repository_id: int,
+    *,
+    job_id: str,
+    progress: Progress = Progress(),  # noqa: B008  frozen
+    hint: Hint | None = None,
+) -> float | None:
     """One round for one repository; its cost follows what changed since the last one.
 
+    A look that a `hint` asked for waits for no long fetch (LockTimeoutError), and its deliveries are urgent too.
     Returns the seconds after which to try again, if it must be before the next planned look.
     """
     repository = Repository.objects.filter(pk=repository_id).first()
@@ -71,7 +82,7 @@ def take_snapshot(repository_id: int, *, job_id: str, progress: Progress = Progr
     timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     with counters.one_run() as counts, log_context.bound(repository=repository.public_id):
         started = time.monotonic()
-        outcome, pause = _look(repository, _Round(job_id=job_id, progress=progress, counts=counts))
+        outcome, pause = _look(repository, _Round(job_id=job_id, progress=progress, counts=counts, hint=hint))
         counts.add(counters.LOOKS, "git", outcome)
         counts.observe(counters.LOOK_SECONDS, time.monotonic() - started, "git")
     return pause
@@ -91,7 +102,7 @@ def _look(repository: Repository, this: _Round) -> tuple[str, float | None]:
     _forget_notice(repository)
     access.recheck_refused_tokens(repository)
     watch_state.settle(repository.watches.all(), is_empty=seen.tip is None)
-    request_deliveries(repository)
+    request_deliveries(repository, urgent=this.hint is not None)
     return "changed" if seen.tip and seen.tip.sha != repository.commit_sha else "unchanged", None
 
 
@@ -118,11 +129,12 @@ def _bring_up_to_date(repository: Repository, this: _Round) -> Seen | None:
 
 def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, this: _Round) -> None:
     """Only the fetch needs the lock; the pinned commit is read without it."""
-    noticed_at = repository.noticed_at or timezone.now()
-    with (
-        repo_lock(repository.clone_key, job_id=this.job_id) as held,
-        fetch_slot(tip.url.address, job_id=this.job_id),
-    ):
+    hint = this.hint
+    noticed_at = min(filter(None, (repository.noticed_at, hint.at if hint else timezone.now())))
+    # First syncs may hold every slot for minutes. The few workers for hints fetch beside them.
+    slot = nullcontext() if hint else fetch_slot(tip.url.address, job_id=this.job_id)
+    patience = _HINT_PATIENCE if hint else None
+    with repo_lock(repository.clone_key, job_id=this.job_id, wait=patience) as held, slot:
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         watch_state.begin(repository.watches.all())
         fetched = _fetch(repository, seen, tip, this, held)
@@ -142,6 +154,8 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, this: _Round)
         Repository.objects.filter(pk=repository.pk).update(needs_repair=True)
         raise
     this.counts.add(counters.SNAPSHOTS, by=int(written))
+    if not hint:
+        hints.note_missed(repository.pk)
     timing.plan_next_look(repository, last_change=timezone.now())
 
 

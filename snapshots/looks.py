@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 
-from repositories import access, github_app, timing
+from repositories import access, github_app, hints, timing
 from repositories.base import counters, queue
 from repositories.base.outgoing import PausingLoop
 from repositories.errors import InvalidUrl
@@ -138,7 +138,7 @@ class Looks:
         differing = [(look, answer) for look, answer in answered if not answer.is_unchanged and not answer.rest]
         for look, answer in differing:
             if answer.is_changed:
-                notice_change(look.repository)
+                notice_change(look.repository.pk)
             request_snapshot(look.repository, planned=True)
         with counters.one_run() as counts:
             for outcome, seconds in [(_outcome(answer), look.seconds) for look, answer in answered if look.seconds]:
@@ -229,8 +229,14 @@ def _note_unchanged(looks: list[_Look], since: datetime) -> None:
     if not looks:
         return
     changes = manifest.last_changes(look.repository for look in looks)
+    hooked = hints.hooked(changes)
     now = timezone.now()
-    plans = {look.repository: timing.next_look(now, last_change=changes[look.repository.pk]) for look in looks}
+    plans = {
+        look.repository: timing.next_look(
+            now, last_change=changes[look.repository.pk], hooked=look.repository.pk in hooked
+        )
+        for look in looks
+    }
     with transaction.atomic():
         timing.plan_claimed_looks(plans, checked_at=now)
         access.note_proofs([watch for look in looks for watch in look.watches], at=since)

@@ -62,7 +62,7 @@ def _ask_for_reconciliation() -> int:
 def _free_abandoned_watches() -> None:
     """A worker that dies leaves its watch in `scanning`. When no job is left for it, it is looked at again."""
     for watch in Watch.objects.filter(status=WatchStatus.SCANNING).select_related("repository"):
-        jobs = (messages.delivery_job(watch.pk), messages.snapshot_job(watch.repository_id))
+        jobs = (*messages.jobs_of_watch(watch.pk), *messages.jobs_of_repository(watch.repository_id))
         if not any(map(queue.is_alive, jobs)) and watch_state.put_back(Watch.objects.filter(pk=watch.pk)):
             log.warning("%s was left by its worker: it is looked at again", watch)
             request_snapshot(watch.repository, planned=True)

@@ -87,6 +87,7 @@ def put_fake_redis(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
 
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
+    queue.impatient_connection.cache_clear()
     rate.connection.cache_clear()
     counters.connection.cache_clear()
     monkeypatch.setattr(rate, "_asked_again_at", 0.0)
@@ -114,6 +115,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()
+    queue.impatient_connection.cache_clear()
     rate.connection.cache_clear()
     counters.connection.cache_clear()
     with connect() as client:

@@ -56,7 +56,7 @@ def test_a_queue_that_is_not_there_is_named_in_a_line(data_dir: Path) -> None:
     result = manage(data_dir, "rqworker", "nobodys")
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith("CommandError: There is no queue nobodys. The queues are snapshots, deliveries")
+    assert line.startswith("CommandError: There is no queue nobodys. The queues are urgent, snapshots,")
 
 
 def test_on_a_terminal_a_command_says_where_it_works(data_dir: Path) -> None:

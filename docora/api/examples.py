@@ -49,7 +49,31 @@ _OPEN = {
     "cooldown_until": "2026-01-31T10:00:00.000Z",
 }
 
+_HOOK_URL = "https://docora.example.com/hooks/hook_0d1c2b3a4f5e6d7c8b9a0f1e"
+_HOOK_SECRET = "whsec_c2hvd24gb25jZSwgdGhlbiBuZXZlciBhZ2FpbiE="  # noqa: S105  an example
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "NewHook": {
+        "url": _HOOK_URL,
+        "secret": _HOOK_SECRET,
+        "previous_secret_until": None,
+        "hosts": [
+            {
+                "host": "GitLab",
+                "where": "Settings → Webhooks → Add new webhook",
+                "fields": {"URL": _HOOK_URL, "Secret token (or Signing token)": _HOOK_SECRET, "Trigger": "Push events"},
+            }
+        ],
+    },
+    "HookState": {
+        "url": _HOOK_URL,
+        "created_at": "2026-01-31T09:29:58Z",
+        "previous_secret_until": None,
+        "accepted": 41,
+        "ignored": 3,
+        "refused": 1,
+        "last_delivery": {"at": "2026-01-31T09:35:00Z", "event": "push", "outcome": "accepted"},
+        "last_error": {"at": "2026-01-30T17:02:11Z", "message": "The proof is missing or wrong."},
+    },
     "WatchRequest": {"github_url": _WATCHED["github_url"], "github_token": "github_pat_11ABC", **_OPTIONS},
     "TokenRequest": {"github_token": "github_pat_11ABC"},
     "RotationRequest": {"overlap_seconds": 86_400},

@@ -15,6 +15,7 @@ from ninja.openapi.schema import OpenAPISchema
 from docora import __version__
 from docora.api import app, changes, deliveries, files, openapi, repositories, unknown_fields, verify
 from docora.api.auth import BearerToken
+from docora.api.hooks import routes as hooks
 from docora.api.problems import busy, problem
 from docora.api.schemas import FieldProblem
 from repositories.errors import DocoraError, RangeNotSatisfiable
@@ -45,7 +46,7 @@ class DocoraApi(NinjaAPI):
             self.add_exception_handler(error, handler)
         check = unknown_fields.refuse_unknown if is_strict else unknown_fields.note_unknown
         self.add_decorator(check, mode="operation")  # after the validation
-        for room in (repositories, files, changes, verify, deliveries, app):
+        for room in (repositories, hooks, files, changes, verify, deliveries, app):
             self.add_router("", room.router)
 
     def get_openapi_schema(self, **mount: Any) -> OpenAPISchema:

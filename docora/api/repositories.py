@@ -9,15 +9,16 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema, Status
 from pydantic import AfterValidator, model_validator
+from redis import RedisError
 
 from docora.api.auth import app_of, spent_by
 from docora.api.reading import watch_to_show
 from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message, Problem
 from docora.api.unknown_fields import RequestBody
 from docora.limits import rate, seats
-from repositories import access, watches
+from repositories import access, circuit, hints, watches
 from repositories.base import cursors
-from repositories.errors import sentence_for
+from repositories.errors import QueueUnavailable, sentence_for
 from repositories.git.refs import LONGEST_NAME, check_ref_name
 from repositories.models import Repository, Watch, WatchStatus
 from repositories.selection import LONGEST_GLOB, MOST_GLOBS, Selection, check_glob
@@ -224,9 +225,11 @@ def show_repository(request: HttpRequest, repository_id: str) -> dict[str, Any]:
     """One watched repository: how far Docora is, how far the app is, and what went wrong last."""
     watch = watch_to_show(app_of(request), repository_id)
     known = _known_snapshots([watch]).get(watch.pk)
-    acknowledged = count_acknowledged([watch])[watch.pk]
-    state = RepositoryState.of_watch(watch, known, acknowledged, watch.parked.count())
-    return {**state.model_dump(), "left_out": known.left_out if known else []}
+    return {**_state(watch, known).model_dump(), "left_out": known.left_out if known else []}
+
+
+def _state(watch: Watch, known: Snapshot | None) -> RepositoryState:
+    return RepositoryState.of_watch(watch, known, count_acknowledged([watch])[watch.pk], watch.parked.count())
 
 
 def _known_snapshots(watches: list[Watch]) -> dict[int, Snapshot]:
@@ -305,3 +308,19 @@ def resync(request: HttpRequest, repository_id: str) -> Status[Message]:
         redelivery.resync(watch)
         ask_for_snapshot(watch.repository)
     return Status(202, Message(message="Queued"))
+
+
+@router.post("/repositories/{repository_id}/refresh", response={202: RepositoryState, **UNKNOWN, 503: Problem})
+def refresh(request: HttpRequest, repository_id: str) -> Status[RepositoryState]:
+    """Look at the repository now and deliver what differs. Answers what is known before the look.
+
+    Calls that come together become one look.
+    """
+    watch = watches.watch_of(app_of(request), repository_id)
+    rate.spend_for_refresh(watch)
+    circuit.skip_cooldown(watch.repository)
+    try:
+        hints.give([watch.repository], by_hook=False)
+    except RedisError:
+        raise QueueUnavailable from None
+    return Status(202, _state(watch, _known_snapshots([watch]).get(watch.pk)))

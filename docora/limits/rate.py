@@ -17,7 +17,7 @@ from django.conf import settings
 
 from repositories.base import connections
 from repositories.errors import RateLimited, TooManyNewWatches
-from repositories.models import App
+from repositories.models import App, Watch
 
 log = logging.getLogger("docora.limits")
 
@@ -81,6 +81,15 @@ def spend_for_new_watch(app: App, *, spent: Spent | None = None) -> None:
     """Each new watch, and each dry run, may make a worker clone a repository."""
     quota = settings.NEW_WATCHES_PER_HOUR
     _spend(f"new-watch:{app.pk}", quota, period=3600, error=TooManyNewWatches, spent=spent)
+
+
+def spend_for_hook(hook_id: str) -> None:
+    """Only for hooks whose proof holds: others must not be able to use up a hook's allowance."""
+    _spend(f"hook:{hook_id}", settings.HOOK_RATE)
+
+
+def spend_for_refresh(watch: Watch) -> None:
+    _spend(f"refresh:{watch.pk}", settings.REFRESH_RATE)
 
 
 @cache

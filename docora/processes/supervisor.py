@@ -255,4 +255,5 @@ class Supervisor:
 
 
 def _work_on(queue: str, mark: str) -> None:
-    call_command("rqworker", queue, name=mark, skip_checks=True)
+    # One queue each: RQ puts back what a killed worker had taken but not begun only if it serves a single queue.
+    call_command("rqworker", queue, only=True, name=mark, skip_checks=True)

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, wraps
@@ -19,11 +21,13 @@ from repositories.base.listed_job import ListedJob
 
 log = logging.getLogger("docora.queue")
 
+# Looks that a hint asks for, and their deliveries. Long work never waits or runs here: it moves to the queues below.
+URGENT = "urgent"
 SNAPSHOTS = "snapshots"
 DELIVERIES = "deliveries"
 # Endpoints that hang wait here, so that they never hold a worker of the others.
 SLOW_DELIVERIES = "deliveries-slow"
-ALL = (SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
+ALL = (URGENT, SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
 _WAITING = {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.DEFERRED, JobStatus.CREATED}
 _RUNNING = {JobStatus.STARTED}
 _AGAIN = "-again"
@@ -31,6 +35,8 @@ _AGAIN = "-again"
 _SILENCE = timedelta(seconds=30)
 # A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
 _AFTER_A_CRASH = [1, 5, 30]
+# Seconds for one command of a caller that answers at once, with an error if it must.
+_IMPATIENT = 0.25
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,8 +48,30 @@ def connection() -> redis.Redis:
     return connections.connect()
 
 
+@cache
+def impatient_connection() -> redis.Redis:
+    return connections.connect_impatiently(timeout=_IMPATIENT)
+
+
+_in_use: ContextVar[redis.Redis | None] = ContextVar("_in_use", default=None)
+
+
+@contextmanager
+def without_waiting() -> Iterator[redis.Redis]:
+    """What this thread asks of the queue inside of the block fails at once if Redis does not answer."""
+    token = _in_use.set(impatient_connection())
+    try:
+        yield impatient_connection()
+    finally:
+        _in_use.reset(token)
+
+
+def _connection() -> redis.Redis:
+    return _in_use.get() or connection()
+
+
 def named(queue: str) -> Queue:
-    return Queue(queue, connection=connection(), job_class=ListedJob, serializer=JSONSerializer)
+    return Queue(queue, connection=_connection(), job_class=ListedJob, serializer=JSONSerializer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +101,11 @@ def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: f
     # No partial: Django looks for the name of a robust callback that fails.
     message = _Message(queue, function, argument, job_id, timeout, first, log_context.request_id())
     transaction.on_commit(lambda: _push(message), robust=True)
+
+
+def enqueue_now(queue: str, function: str, argument: Any, *, job_id: str, timeout: float, first: bool = False) -> None:
+    """The same, without waiting for a commit; the caller hears of it when Redis fails."""
+    _push(_Message(queue, function, argument, job_id, timeout, first, log_context.request_id()))
 
 
 def hurry(queue: str, job_id: str) -> None:
@@ -127,7 +160,7 @@ def _drop(job_id: str) -> None:
     for name in _rounds(job_id):
         if job := _fetch(name):
             line = named(job.origin)
-            if connection().lrem(line.key, 1, name) or connection().zrem(line.scheduled_job_registry.key, name):
+            if _connection().lrem(line.key, 1, name) or _connection().zrem(line.scheduled_job_registry.key, name):
                 job.delete(remove_from_queue=False)
 
 
@@ -182,7 +215,7 @@ def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
 
 def _fetch(job_id: str) -> Job | None:
     try:
-        return ListedJob.fetch(job_id, connection=connection(), serializer=JSONSerializer)
+        return ListedJob.fetch(job_id, connection=_connection(), serializer=JSONSerializer)
     except NoSuchJobError:
         return None
 

@@ -7,18 +7,35 @@ from django.conf import settings
 from django.utils import timezone
 
 from repositories.base import queue
-from repositories.models import App
+from repositories.models import App, Watch
 from snapshots.delivery.webhooks import Answer
 
 log = logging.getLogger("docora.delivery")
+
+_TOO_SLOW = "docora:not-urgent:{}"
+_TOO_SLOW_FOR = 600
+_URGENT_TIMEOUT = 1.0
 
 
 def lane_of(app: App) -> str:
     return queue.SLOW_DELIVERIES if app.slow_since else queue.DELIVERIES
 
 
+def may_be_urgent(watch: Watch) -> bool:
+    """Not a first sync, nor for an endpoint that hangs or has just been too slow for the urgent lane."""
+    is_quick = not watch.app.slow_since and not queue.connection().exists(_TOO_SLOW.format(watch.app_id))
+    return is_quick and watch.synced_sequence > 0
+
+
+def leave_urgent_lane(app: App) -> None:
+    """For a while: each message that is not answered in time there is sent again in the ordinary lane."""
+    queue.connection().set(_TOO_SLOW.format(app.pk), 1, ex=_TOO_SLOW_FOR)
+
+
 def timeout(lane: str, full: float) -> float:
-    """In the fast lane no endpoint holds a worker for longer than a few seconds; the slow lane has the full time."""
+    """In the fast lanes no endpoint holds a worker for longer than a few seconds; the slow lane has the full time."""
+    if lane == queue.URGENT:
+        return min(full, settings.SLOW_AFTER, _URGENT_TIMEOUT)
     return full if lane == queue.SLOW_DELIVERIES else min(full, settings.SLOW_AFTER)
 
 

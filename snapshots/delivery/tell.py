@@ -35,6 +35,9 @@ log = logging.getLogger("docora.delivery")
 
 # A longer run goes to the back of its queue, so that a huge repository does not hold a worker for hours.
 _BUDGET = 120.0
+# The few workers for hints send what is quickly sent; the rest goes on in the ordinary lane.
+_URGENT_BUDGET = 2.0
+_MOST_URGENT = 10
 # What others write to a watch while its run waits to begin.
 _MAY_HAVE_CHANGED = (
     "status", "synced_sequence", "asked_again", "generation", "resyncs", "retry_count", "access_denied_at",
@@ -42,17 +45,31 @@ _MAY_HAVE_CHANGED = (
 )  # fmt: skip
 
 
-def request_deliveries(repository: Repository) -> None:
-    """One job for each watch that lacks the newest snapshot; the tick asks again for those that must wait."""
+def request_deliveries(repository: Repository, *, urgent: bool = False) -> None:
+    """One job for each watch that lacks the newest snapshot; the tick asks again for those that must wait.
+
+    After a hint they are urgent, but not for more apps than the urgent lane serves at once.
+    """
+    urgent_left = _MOST_URGENT if urgent else 0
     for watch in _behind(repository.watches.all()):
         if timing.seconds_of_pause(watch):
             watch_state.put_back(Watch.objects.filter(pk=watch.pk))
+        elif urgent_left and endpoint.may_be_urgent(watch):
+            messages.deliver_now(watch.pk)
+            urgent_left -= 1
         else:
             request_delivery(watch)
 
 
 def request_delivery(watch: Watch) -> None:
     messages.deliver(watch.pk, lane=endpoint.lane_of(watch.app))
+
+
+def continue_in_ordinary_lane(watch_id: int) -> None:
+    """The urgent lane's time is up."""
+    watch_state.put_back(Watch.objects.filter(pk=watch_id))
+    for watch in _behind(Watch.objects.filter(pk=watch_id)):
+        request_delivery(watch)
 
 
 def resume(app: App) -> None:
@@ -99,6 +116,9 @@ def _deliver(watch: Watch, job_id: str, lane: str) -> float | None:
         pause = None
     if pause is None:
         _rerun_after_current(watch)
+    elif lane == queue.URGENT:
+        request_delivery(watch)
+        return None
     return pause
 
 
@@ -128,6 +148,8 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
         request_snapshot(watch.repository)
         return None
     except TakesLong as error:
+        if lane == queue.URGENT:
+            return 0.0
         _move_to_slow_lane(watch, str(error))
         return None
     except (GitError, ForbiddenAddress) as error:
@@ -152,7 +174,8 @@ def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock, counts: co
         clones.open_blobs(watch.repository.clone_key) as blobs,
     ):
         gives_way = lane != queue.SLOW_DELIVERIES
-        run = Run(watch, snapshot, client, blobs, held=held, budget=_BUDGET, gives_way=gives_way, counts=counts)
+        budget = _URGENT_BUDGET if lane == queue.URGENT else _BUDGET
+        run = Run(watch, snapshot, client, blobs, held=held, budget=budget, gives_way=gives_way, counts=counts)
         return run.tell_all()
 
 
@@ -164,6 +187,9 @@ def _complete(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Coun
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:
     app = watch.app
+    if answer.timed_out and lane == queue.URGENT:
+        endpoint.leave_urgent_lane(app)
+        return 0.0
     if answer.timed_out and lane != queue.SLOW_DELIVERIES:
         _move_to_slow_lane(watch, answer.error)
         return None

@@ -73,9 +73,9 @@ def test_a_repository_that_is_unwatched_before_the_fetch_gets_no_clone(
     watch = watches.watch(alice_app, remote.url)
 
     @contextmanager
-    def lock_after_the_unwatch(key: str, *, job_id: str) -> Iterator[HeldLock]:
+    def lock_after_the_unwatch(key: str, *, job_id: str, wait: float | None) -> Iterator[HeldLock]:
         beside(lambda: watches.unwatch(alice_app, watch.repository.public_id))
-        with repo_lock(key, job_id=job_id) as held:
+        with repo_lock(key, job_id=job_id, wait=wait) as held:
             yield held
 
     monkeypatch.setattr(look, "repo_lock", lock_after_the_unwatch)

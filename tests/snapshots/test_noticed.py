@@ -58,7 +58,7 @@ def test_the_look_of_the_scheduler_dates_a_change_however_long_its_job_waits(
 def test_the_first_of_several_notices_counts(watch: Watch, remote: HostedRepository, look: Look) -> None:
     first = timezone.now() - A_WHILE
     Repository.objects.update(noticed_at=first)
-    watches.notice_change(watch.repository)
+    watches.notice_change(watch.repository_id)
     remote.commit({"README.md": "# New\n"})
     look()
     assert newest().noticed_at == first

@@ -9,10 +9,11 @@ from django_rq.management.commands.rqworker import Command as RqWorkerCommand
 
 from docora.processes import warm_up
 from repositories import canary
+from repositories.base import queue
 
 
 class Command(RqWorkerCommand):
-    help = "Work on the queues named, or on all of them."
+    help = "Work on the queues named, or on all of them; on hooks (the queue urgent) before all others."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -22,6 +23,11 @@ class Command(RqWorkerCommand):
             dest="with_scheduler",
             help="leave jobs that are due later to other workers",
         )
+        parser.add_argument(
+            "--only",
+            action="store_true",
+            help="these queues alone; else a worker of snapshots or deliveries works on hooks first",
+        )
         parser.set_defaults(serializer="rq.serializers.JSONSerializer", worker_ttl=30, with_scheduler=True)
 
     def handle(self, *queues: str, **options: Any) -> None:
@@ -30,4 +36,12 @@ class Command(RqWorkerCommand):
             raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
         canary.check_keys_at_start()
         warm_up.for_jobs()
-        super().handle(*(queues or settings.RQ_QUEUES), **options)
+        super().handle(*_served(queues, only=options.pop("only")), **options)
+
+
+def _served(named: tuple[str, ...], *, only: bool) -> tuple[str, ...]:
+    """Installations that start a worker for snapshots and one for deliveries serve hooks without being told."""
+    served = named or tuple(settings.RQ_QUEUES)
+    if only or {queue.SNAPSHOTS, queue.DELIVERIES}.isdisjoint(served):
+        return served
+    return (queue.URGENT, *(name for name in served if name != queue.URGENT))

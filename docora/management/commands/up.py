@@ -135,6 +135,7 @@ def _plan(run: str, port: int) -> Plan:
         embedded_socket=None if env.REDIS_URL else settings.REDIS_SOCKET,
         web_processes=env.WEB_CONCURRENCY,
         workers={
+            "urgent": env.URGENT_CONCURRENCY,
             "snapshots": env.SCAN_CONCURRENCY,
             "deliveries": env.DELIVERY_CONCURRENCY,
             "deliveries-slow": env.SLOW_DELIVERY_CONCURRENCY,

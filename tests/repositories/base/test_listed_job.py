@@ -154,7 +154,7 @@ def _names_in(module: Path) -> Iterator[str]:
     for call in (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
-        if name == "enqueue":
+        if name in {"enqueue", "enqueue_now"}:
             yield from texts
         elif name == "_announce":
             yield f"snapshots.jobs.{texts[0]}"

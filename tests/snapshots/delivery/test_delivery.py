@@ -334,7 +334,7 @@ def test_the_jobs_of_a_slow_app_wait_in_a_queue_of_their_own(
     for watch in Watch.objects.select_related("app"):
         tell.request_delivery(watch)
     waiting = {name: queue.connection().llen(f"rq:queue:{name}") for name in queue.ALL}
-    assert waiting == {"snapshots": 1, "deliveries": 1, "deliveries-slow": 1}
+    assert waiting == {"urgent": 0, "snapshots": 1, "deliveries": 1, "deliveries-slow": 1}
 
 
 def test_a_missing_blob_has_the_clone_made_anew(

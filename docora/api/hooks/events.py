@@ -1,0 +1,82 @@
+"""What a hook tells of: the repository's path and the refs that were pushed. Read only after its proof has held."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from repositories.hooks import Push
+
+# Gitea and Forgejo send GitHub's headers beside their own.
+_EVENT_HEADERS = ("X-Forgejo-Event", "X-Gitea-Event", "X-GitHub-Event", "X-Gitlab-Event", "X-Event-Key")
+# A system hook of GitLab says in its body what it tells of.
+_PUSHES = {"push", "Push Hook", "Tag Push Hook", "System Hook", "repo:push"}
+_GITLAB_PUSHES = {"push", "tag_push"}
+
+
+class Malformed(Exception):
+    """The proof holds, but the body is not what a git host sends."""
+
+
+def event_of(headers: Mapping[str, str]) -> str:
+    return next((headers[name] for name in _EVENT_HEADERS if headers.get(name)), "")
+
+
+def is_push(event: str) -> bool:
+    return event in _PUSHES
+
+
+def read_push(body: bytes, content_type: str) -> Push:
+    """A push of nothing but deletions, or a system hook about something else, has no refs."""
+    payload = _parse(body, content_type)
+    repository = _dictionary(payload.get("repository")) | _dictionary(payload.get("project"))
+    path = repository.get("path_with_namespace") or repository.get("full_name")
+    return Push(
+        path=path if isinstance(path, str) else "",
+        refs=frozenset(_refs(payload)),
+        default_branch=_text(repository.get("default_branch")),
+    )
+
+
+def _parse(body: bytes, content_type: str) -> dict[str, Any]:
+    """JSON, or a form whose field `payload` is JSON, which GitHub can be told to send."""
+    text: bytes | str = body
+    if content_type.startswith("application/x-www-form-urlencoded"):
+        text = next(iter(parse_qs(body.decode(errors="replace")).get("payload", [])), "")
+    try:
+        payload = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise Malformed("The body is not JSON.") from None
+    if not isinstance(payload, dict):
+        raise Malformed("The body is not a JSON object.")
+    return payload
+
+
+def _refs(payload: dict[str, Any]) -> Iterator[str]:
+    if "push" in payload:
+        yield from _refs_of_bitbucket(_dictionary(payload["push"]).get("changes"))
+    # GitLab names the kind in the body; of the others only the header does.
+    elif payload.get("event_name", "push") in _GITLAB_PUSHES and not _deletes(payload):
+        yield _text(payload.get("ref"))
+
+
+def _deletes(payload: dict[str, Any]) -> bool:
+    after = _text(payload.get("after"))
+    return payload.get("deleted") is True or (after != "" and not after.strip("0"))
+
+
+def _refs_of_bitbucket(changes: object) -> Iterator[str]:
+    for change in changes if isinstance(changes, list) else []:
+        new = _dictionary(_dictionary(change).get("new"))  # null: deleted
+        folders = {"branch": "heads", "tag": "tags"}
+        if (folder := folders.get(_text(new.get("type")))) and new.get("name"):
+            yield f"refs/{folder}/{_text(new['name'])}"
+
+
+def _dictionary(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

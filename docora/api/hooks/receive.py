@@ -1,0 +1,117 @@
+"""POST /hooks/{id}: a git host tells of a push. Verified first, then read, then a look is asked for.
+
+The answer waits for nothing but one read of the database and Redis. An unknown id and a wrong proof are answered alike,
+after the same work.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import redis
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from docora.api.hooks import events
+from docora.api.hooks.proofs import Proofs
+from docora.api.problems import busy, problem
+from docora.limits import rate
+from docora.limits.client_address import client_address
+from repositories import hints, hooks
+from repositories.errors import QueueUnavailable, RateLimited
+from repositories.hooks import Push
+from repositories.models import Hook
+
+log = logging.getLogger("docora.hooks")
+
+# GitHub sends no larger ones.
+_MOST_BYTES = 25 << 20
+_PIECE = 64 << 10
+# An app knows the secret of its own hook and could send what takes a hundred times its size in memory when it is
+# parsed. A larger push is not read: the repository is known, so the look is asked for all the same.
+_MOST_PARSED_OF_AN_APP = 1 << 20
+# Seconds that a git host may take to send the body.
+_PATIENCE = 10.0
+
+# What an unknown id is checked against, so that it takes as long as a known one.
+_NOBODY = Hook(public_id="unknown", secret=secrets.token_urlsafe(44), previous_secret=secrets.token_urlsafe(44))
+
+
+@csrf_exempt
+@require_POST
+def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
+    try:
+        rate.spend_for_address(client_address(request))
+        return _too_long(request) or _receive(request, hook_id)
+    except RateLimited as error:
+        return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
+    except UnreadablePostError:
+        return problem(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive.", "body-incomplete")
+    except (redis.RedisError, DatabaseError) as error:
+        log.warning("A hook was answered with 503: %s", error)
+        unavailable = QueueUnavailable()
+        return busy(
+            HTTPStatus.SERVICE_UNAVAILABLE, str(unavailable), unavailable.code, retry_after=unavailable.retry_after
+        )
+
+
+def _too_long(request: HttpRequest) -> HttpResponse | None:
+    if "Transfer-Encoding" in request.headers:
+        return problem(HTTPStatus.LENGTH_REQUIRED, "A body needs a Content-Length.", "length-required")
+    length = request.headers.get("Content-Length") or "0"
+    if not length.isdecimal() or int(length) > _MOST_BYTES:
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A body may have {_MOST_BYTES} bytes.", "body-too-large")
+    return None
+
+
+def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
+    hook = hooks.find(hook_id) or _NOBODY
+    event = events.event_of(request.headers)
+    body = _verified_body(request, hook)
+    if body is None or hook is _NOBODY:
+        hooks.note(hook.public_id, event=event, outcome="refused", error="The proof is missing or wrong.")
+        return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
+    rate.spend_for_hook(hook.public_id)
+    try:
+        push = _push(hook, event, body, request.content_type or "")
+    except events.Malformed as error:
+        hooks.note(hook.public_id, event=event, outcome="refused", error=str(error))
+        return problem(HTTPStatus.BAD_REQUEST, str(error), "malformed")
+    repositories = hooks.concerned(hook, push)
+    hints.give(repositories, by_hook=True)
+    hooks.note(hook.public_id, event=event, outcome="accepted" if repositories else "ignored")
+    return HttpResponse(status=HTTPStatus.ACCEPTED if repositories else HTTPStatus.NO_CONTENT)
+
+
+def _push(hook: Hook, event: str, body: bytes, content_type: str) -> Push:
+    if not events.is_push(event):
+        return Push(refs=frozenset())
+    if hook.watch and len(body) > _MOST_PARSED_OF_AN_APP:
+        return Push()
+    return events.read_push(body, content_type)
+
+
+def _verified_body(request: HttpRequest, hook: Hook) -> bytes | None:
+    """None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
+    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
+    # Always two, so that the time does not tell that a secret was changed lately.
+    proofs = Proofs(request.headers, [*hook.secrets, _NOBODY.secret][:2])
+    body = bytearray()
+    for piece in _pieces(request):
+        proofs.update(piece)
+        body += piece[: kept - len(body)]
+    return bytes(body) if proofs.hold() else None
+
+
+def _pieces(request: HttpRequest) -> Iterator[bytes]:
+    deadline = time.monotonic() + _PATIENCE
+    if connection := request.META.get("gunicorn.socket"):
+        connection.settimeout(_PATIENCE)  # without it a body that never comes would keep this thread for ever
+    while piece := request.read(_PIECE):
+        yield piece
+        if time.monotonic() > deadline:
+            raise UnreadablePostError

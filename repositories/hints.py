@@ -1,0 +1,98 @@
+"""Hints: somebody says that a repository may have changed. Nothing is believed but that a look is worth it now.
+
+The hints that wait for a repository are one key in Redis, with the time of the newest. A look reads the key before it
+asks the remote, and deletes it afterwards if it is still the same. So hints that come together are answered by one
+look, and one that comes while a look is running causes another: that look may have seen the older commit. Two looks
+begin at least INTERVAL apart, however often a repository is pushed to.
+
+Nothing here is in the database: a git host that waits for the answer to its hook must not wait for a row that a first
+sync has locked. If Redis loses a hint, the next planned look finds the change.
+"""
+
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from repositories import messages
+from repositories.base import queue
+from repositories.models import Repository
+
+# Seconds between the beginnings of two looks at one repository that hints ask for.
+INTERVAL = 1.0
+_KEPT = 3600
+# A repository whose look was too long for the urgent queue uses the ordinary one for a while.
+_LONG_FOR = 600
+# Hooks that have arrived within this time are expected to go on arriving.
+_HOOKED_FOR = 7 * 24 * 3600
+
+_WAITING = "docora:hint:{}"
+_LOOKED = "docora:hint-look:{}"
+_LONG = "docora:hint-long:{}"
+_HOOKED = "docora:hooked:{}"
+
+_DELETE_IF_SAME = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    at: datetime
+    _value: bytes
+
+
+def give(repositories: Iterable[Repository], *, by_hook: bool) -> None:
+    """Ask for a look at each before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for."""
+    with queue.without_waiting() as connection:
+        for repository in repositories:
+            key = repository.pk
+            # The arrival, and a part of its own: two hints of the same moment are two.
+            stamp = f"{time.time():.6f}-{secrets.token_hex(4)}"
+            with connection.pipeline(transaction=False) as pipeline:
+                pipeline.set(_WAITING.format(key), stamp, ex=_KEPT)
+                pipeline.exists(_LONG.format(key))
+                if by_hook:
+                    pipeline.set(_HOOKED.format(key), 1, ex=_HOOKED_FOR)
+                _, takes_long, *_ = pipeline.execute()
+            if takes_long or not repository.sequence:
+                messages.look_soon(key)
+            else:
+                messages.look_now(key)
+
+
+def newest(repository_id: int) -> Hint | None:
+    value = cast(bytes | None, queue.connection().get(_WAITING.format(repository_id)))
+    if value is None:
+        return None
+    return Hint(datetime.fromtimestamp(float(value.split(b"-")[0]), UTC), value)
+
+
+def answer(repository_id: int, hint: Hint) -> bool:
+    """A look that began after the hint is over; False if there is a newer hint by now."""
+    queue.connection().eval(_DELETE_IF_SAME, 1, _WAITING.format(repository_id), hint._value)
+    return not queue.connection().exists(_WAITING.format(repository_id))
+
+
+def claim_look(repository_id: int) -> float:
+    """0 if a look may begin now; otherwise the seconds until it may."""
+    key = _LOOKED.format(repository_id)
+    if queue.connection().set(key, 1, nx=True, px=max(1, round(INTERVAL * 1000))):
+        return 0.0
+    return max(0.001, queue.connection().pttl(key) / 1000)
+
+
+def note_long(repository_id: int) -> None:
+    queue.connection().set(_LONG.format(repository_id), 1, ex=_LONG_FOR)
+
+
+def note_missed(repository_id: int) -> None:
+    """A planned look has found a change that no hint announced: hooks of this repository do not arrive any more."""
+    queue.connection().delete(_HOOKED.format(repository_id))
+
+
+def hooked(repository_ids: Iterable[int]) -> set[int]:
+    """Those whose hooks arrive."""
+    ids = list(repository_ids)
+    found = queue.connection().mget([_HOOKED.format(key) for key in ids]) if ids else []
+    return {key for key, value in zip(ids, found, strict=True) if value}

@@ -1,0 +1,177 @@
+"""Hooks of git hosts: made and ended here, and which watched repositories a push concerns."""
+
+import base64
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from repositories.base import queue
+from repositories.errors import InvalidUrl, NoHook
+from repositories.git.urls import RemoteUrl
+from repositories.models import Hook, Repository, Watch
+
+# The secret before the newest one counts for so long: time to change it at the git host.
+OVERLAP = timedelta(days=1)
+
+_PUBLIC_ID = re.compile(r"hook_[0-9a-f]{24}")
+_LOG = "docora:hook:{}"
+_LOG_KEPT = 90 * 24 * 3600
+_LONGEST_EVENT = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """What a git host says it has. Every word of it is a hint.
+
+    `refs` are full names, such as refs/heads/main; None: the host did not say, or too much was said to be read.
+    """
+
+    path: str = ""
+    refs: frozenset[str] | None = None
+    default_branch: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What has arrived at a hook: how often it was a hint, how often nothing, how often refused; and the newest."""
+
+    accepted: int = 0
+    ignored: int = 0
+    refused: int = 0
+    last_at: datetime | None = None
+    last_event: str = ""
+    last_outcome: str = ""
+    last_error_at: datetime | None = None
+    last_error: str = ""
+
+
+def open_for(watch: Watch) -> tuple[Hook, str]:
+    """The watch's hook with a new secret; the secret before it counts for OVERLAP."""
+    with transaction.atomic():
+        Watch.objects.select_for_update().get(pk=watch.pk)
+        hook = Hook.objects.filter(watch=watch).first()
+        if hook:
+            return hook, change_secret(hook)
+        secret = _new_secret()
+        return Hook.objects.create(watch=watch, secret=secret), secret
+
+
+def open_for_host(host: str) -> tuple[Hook, str]:
+    """A hook for every watched repository of a host, for the operator."""
+    host = host.strip().lower()
+    if host not in settings.GIT_HOSTS:
+        raise ValidationError(f"DOCORA_GIT_HOSTS does not allow {host}; it allows {', '.join(settings.GIT_HOSTS)}.")
+    secret = _new_secret()
+    return Hook.objects.create(host=host, secret=secret), secret
+
+
+def change_secret(hook: Hook) -> str:
+    secret = _new_secret()
+    with transaction.atomic():
+        row = Hook.objects.select_for_update().get(pk=hook.pk)
+        row.previous_secret, row.secret = row.secret, secret
+        row.previous_secret_until = timezone.now() + OVERLAP
+        row.save(update_fields=["secret", "previous_secret", "previous_secret_until"])
+    hook.refresh_from_db()
+    return secret
+
+
+def close(hook: Hook) -> None:
+    """Whatever arrives from now on is refused."""
+    hook.delete()
+
+
+def of(watch: Watch) -> Hook:
+    hook = Hook.objects.filter(watch=watch).first()
+    if hook is None:
+        raise NoHook
+    return hook
+
+
+def find(public_id: str) -> Hook | None:
+    if not _PUBLIC_ID.fullmatch(public_id):
+        return None
+    return Hook.objects.select_related("watch__repository").filter(public_id=public_id).first()
+
+
+def _new_secret() -> str:
+    """In the form that Standard Webhooks gives to secrets; the other hosts take any text."""
+    return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+
+
+def concerned(hook: Hook, push: Push) -> list[Repository]:
+    """The watched repositories that may have changed."""
+    named = [hook.watch.repository] if hook.watch else _of_host(hook.host, push.path)
+    return [repository for repository in named if _may_have_changed(repository, push)]
+
+
+def _of_host(host: str, path: str) -> Iterable[Repository]:
+    """Every watched ref of the repository; of this host alone, whatever URL the host itself names."""
+    keys = []
+    for scheme in ("https", "http"):
+        try:
+            keys.append(RemoteUrl.parse(f"{scheme}://{host}/{path}").clone_key)
+        except InvalidUrl:
+            continue
+    return Repository.objects.filter(clone_key__in=keys)
+
+
+def _may_have_changed(repository: Repository, push: Push) -> bool:
+    if push.refs is None:
+        return True
+    if repository.ref:
+        return not push.refs.isdisjoint({f"refs/heads/{repository.ref}", f"refs/tags/{repository.ref}"})
+    # The default branch, as it was at the last look or as the host says it is now.
+    branches = {f"refs/heads/{name}" for name in (repository.branch, push.default_branch) if name}
+    return not push.refs.isdisjoint(branches) if branches else bool(push.refs)
+
+
+def note(public_id: str, *, event: str, outcome: str, error: str = "") -> None:
+    """Write down what has arrived. `outcome` is accepted, ignored or refused; redis.RedisError if it cannot be."""
+    facts: dict[Any, Any] = {
+        "last_at": time.time(), "last_event": event[:_LONGEST_EVENT], "last_outcome": outcome
+    }  # fmt: skip
+    if error:
+        facts |= {"last_error_at": time.time(), "last_error": error}
+    key = _LOG.format(public_id)
+    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
+        pipeline.hset(key, mapping=facts)
+        pipeline.hincrby(key, outcome, 1)
+        pipeline.expire(key, _LOG_KEPT)
+        pipeline.execute()
+
+
+def logs(public_ids: Iterable[str]) -> dict[str, Log]:
+    ids = list(public_ids)
+    with queue.connection().pipeline(transaction=False) as pipeline:
+        for public_id in ids:
+            pipeline.hgetall(_LOG.format(public_id))
+        found = pipeline.execute()
+    return {public_id: _read_log(raw) for public_id, raw in zip(ids, found, strict=True)}
+
+
+def _read_log(raw: dict[bytes, bytes]) -> Log:
+    facts = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
+    return Log(
+        accepted=int(facts.get("accepted", 0)),
+        ignored=int(facts.get("ignored", 0)),
+        refused=int(facts.get("refused", 0)),
+        last_at=_moment(facts.get("last_at")),
+        last_event=facts.get("last_event", ""),
+        last_outcome=facts.get("last_outcome", ""),
+        last_error_at=_moment(facts.get("last_error_at")),
+        last_error=facts.get("last_error", ""),
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromtimestamp(float(text), UTC) if text else None

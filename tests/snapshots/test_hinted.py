@@ -1,0 +1,289 @@
+"""Looks that hints ask for: one for all that come together, another for what comes meanwhile, never a long one."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+from rq.timeouts import JobTimeoutException
+
+from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.demo.receiver import Receiver, ReceiverFault
+from repositories import hints, messages, timing, watches
+from repositories.base import queue
+from repositories.git import clones
+from repositories.models import App, Repository, Watch
+from repositories.repo_lock import repo_lock
+from repositories.repo_lock.slots import fetch_slot
+from snapshots import hinted, jobs, schedule
+from snapshots.delivery import tell
+from snapshots.models import Snapshot
+from tests.support.worker import Work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def repository(watch: Watch) -> Repository:
+    """Alice has it, and no look that a hint asked for was lately."""
+    return Repository.objects.get(pk=watch.repository_id)
+
+
+def waiting(name: str) -> list[str]:
+    return queue.named(name).job_ids
+
+
+def hint(repository: Repository, *, by_hook: bool = True) -> None:
+    hints.give([repository], by_hook=by_hook)
+
+
+def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
+    repository: Repository, remote: HostedRepository, git_host: GitHost, work: Work, alice: Receiver
+) -> None:
+    remote.commit({"new.md": "New.\n"})
+    asked = git_host.count(remote, "ls-refs")
+    for _ in range(5):
+        hint(repository)
+    jobs.look_now(repository.pk)
+    assert git_host.count(remote, "ls-refs") - asked == 1
+    assert waiting(queue.URGENT)[-1] == f"hint-deliver-{repository.watches.get().pk}"
+    assert waiting(queue.DELIVERIES) == []
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+    assert git_host.count(remote, "ls-refs") - asked == 1
+
+
+def test_the_snapshot_is_dated_by_the_hint(repository: Repository, remote: HostedRepository) -> None:
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    time.sleep(0.05)
+    began = timezone.now()
+    jobs.look_now(repository.pk)
+    noticed_at = Snapshot.objects.order_by("sequence").last().noticed_at  # type: ignore[union-attr]
+    assert noticed_at
+    assert noticed_at < began
+
+
+def test_a_hint_that_comes_during_a_look_causes_another(
+    repository: Repository,
+    remote: HostedRepository,
+    work: Work,
+    alice: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look has asked for the tip, then comes the next push with its hint: the older commit is not the last word."""
+    monkeypatch.setattr(hints, "INTERVAL", 0.01)
+    pushes = [{"late.md": "Late.\n"}]
+    look = clones.look
+
+    def look_and_be_overtaken(*arguments: object) -> object:
+        tip = look(*arguments)  # type: ignore[arg-type]
+        if pushes:
+            remote.commit(pushes.pop())
+            hint(repository)
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+    remote.commit({"early.md": "Early.\n"})
+    hint(repository)
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+    assert hints.newest(repository.pk) is None
+
+
+def test_looks_that_hints_ask_for_keep_a_distance(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+    monkeypatch.setattr(hinted, "take_snapshot", lambda *_, **__: begun.append(time.monotonic()))
+    for _ in range(3):
+        hint(repository)
+        while hinted.look(repository.pk, job_id="test") is not None:
+            pass
+    assert len(begun) == 3
+    assert all(later - earlier > 0.9 * hints.INTERVAL for earlier, later in pairwise(begun))
+
+
+def test_a_worker_that_keeps_the_distance_lets_other_repositories_go_first(repository: Repository) -> None:
+    hint(repository)
+    hints.claim_look(repository.pk)
+    queue.enqueue_now(queue.URGENT, "builtins.abs", 1, job_id="another", timeout=10)
+    started = time.monotonic()
+    assert hinted.look(repository.pk, job_id="test") == 0.0
+    assert time.monotonic() - started < 0.8 * hints.INTERVAL
+    assert hints.newest(repository.pk)
+
+
+def test_a_busy_clone_sends_the_hint_to_the_ordinary_queue(
+    repository: Repository, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshots.look._HINT_PATIENCE", 0.1)
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    with repo_lock(repository.clone_key, job_id="a long fetch"):
+        assert hinted.look(repository.pk, job_id="hint") is None
+    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{repository.pk}"]
+
+
+def test_first_syncs_that_hold_every_fetch_slot_do_not_delay_a_hint(
+    repository: Repository, remote: HostedRepository, settings: Settings, work: Work, alice: Receiver
+) -> None:
+    settings.FETCHES_PER_HOST = 1
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    with fetch_slot(repository.remote.address, job_id="a first sync"):
+        assert hinted.look(repository.pk, job_id="hint") is None
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_a_look_that_takes_long_goes_on_in_the_ordinary_queue_and_so_do_the_next_hints(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out_of_time(*_: object, **__: object) -> None:
+        raise JobTimeoutException
+
+    monkeypatch.setattr(hinted, "take_snapshot", run_out_of_time)
+    hint(repository)
+    assert hinted.look(repository.pk, job_id="hint") is None
+    queue.connection().delete(f"rq:queue:{queue.URGENT}")
+    hint(repository)
+    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{repository.pk}"]
+    assert waiting(queue.URGENT) == []
+
+
+def test_a_host_that_fails_is_tried_again_and_the_hint_is_kept(
+    repository: Repository, remote: HostedRepository, git_host: GitHost, work: Work, alice: Receiver
+) -> None:
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    with git_host.faults.put(GitFault(status=503)):
+        work()
+    work(also_later_ones=True)
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_a_repository_without_a_snapshot_is_looked_at_in_the_ordinary_queue(
+    alice_app: App, remote: HostedRepository
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    hint(watch.repository)
+    assert waiting(queue.URGENT) == []
+    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{watch.repository_id}"]
+
+
+def test_an_endpoint_that_is_slow_uses_the_urgent_lane_once_and_then_no_more(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshots.delivery.endpoint._URGENT_TIMEOUT", 0.1)
+    monkeypatch.setattr(hints, "INTERVAL", 0.01)
+    lanes: list[str] = []
+    deliver = tell.deliver
+
+    def note_lane(*arguments: int, lane: str, **rest: Any) -> float | None:
+        lanes.append(lane)
+        return deliver(*arguments, lane=lane, **rest)
+
+    monkeypatch.setattr(tell, "deliver", note_lane)
+    alice.faults.put(ReceiverFault(delay=0.4))
+    for text in ("One.\n", "Two.\n"):
+        remote.commit({"new.md": text})
+        hint(repository)
+        work()
+        assert alice.files_of(repository.public_id) == remote.files()
+    assert lanes == [queue.URGENT, queue.DELIVERIES, queue.DELIVERIES]
+    assert repository.watches.get().app.slow_since is None
+
+
+def test_a_large_change_begins_in_the_urgent_lane_and_ends_in_the_ordinary_one(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "_URGENT_BUDGET", -1.0)
+    remote.commit({f"page-{n}.md": f"{n}\n" for n in range(20)})
+    hint(repository)
+    jobs.look_now(repository.pk)
+    watch = repository.watches.get()
+    assert tell.deliver(watch.pk, job_id="urgent", lane=queue.URGENT) is None
+    assert waiting(queue.DELIVERIES) == [f"deliver-{watch.pk}"]
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_an_urgent_delivery_whose_time_is_up_goes_on_in_the_ordinary_lane(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver = tell.deliver
+
+    def run_out_of_time(*arguments: int, lane: str, **rest: Any) -> float | None:
+        if lane == queue.URGENT:
+            raise JobTimeoutException
+        return deliver(*arguments, lane=lane, **rest)
+
+    monkeypatch.setattr(tell, "deliver", run_out_of_time)
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_no_more_urgent_deliveries_than_the_lane_serves_at_once(
+    repository: Repository, remote: HostedRepository, bob_app: App, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches.watch(bob_app, remote.url)
+    work()
+    monkeypatch.setattr(tell, "_MOST_URGENT", 1)
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    jobs.look_now(repository.pk)
+    assert len([name for name in waiting(queue.URGENT) if "deliver" in name]) == 1
+    assert len(waiting(queue.DELIVERIES)) == 1
+
+
+def test_the_tick_leaves_watches_to_their_urgent_jobs(watch: Watch) -> None:
+    queue.connection().set("docora:last-reconciled", "now")
+    Watch.objects.update(status="scanning")
+    messages.deliver_now(watch.pk)
+    schedule.tick()
+    watch.refresh_from_db()
+    assert watch.status == "scanning"
+
+
+def test_unwatching_takes_back_the_urgent_jobs(watch: Watch, alice_app: App) -> None:
+    hint(watch.repository)
+    Repository.objects.update(sequence=1)
+    messages.look_now(watch.repository_id)
+    messages.deliver_now(watch.pk)
+    watches.unwatch(alice_app, watch.repository.public_id)
+    assert waiting(queue.URGENT) == []
+
+
+@pytest.fixture
+def pause_until_next_look(repository: Repository) -> Callable[[], float]:
+    def pause() -> float:
+        timing.plan_next_look(repository, last_change=timezone.now() - timedelta(days=1))
+        planned = Repository.objects.get()
+        assert planned.last_checked_at
+        return (planned.next_check_at - planned.last_checked_at).total_seconds()
+
+    return pause
+
+
+def test_planned_looks_are_rarer_where_hooks_arrive_until_one_is_lost(
+    repository: Repository,
+    settings: Settings,
+    remote: HostedRepository,
+    work: Work,
+    pause_until_next_look: Callable[[], float],
+) -> None:
+    settings.HOOKED_RESCAN_INTERVAL = 3600
+    hint(repository, by_hook=False)
+    assert pause_until_next_look() <= settings.RESCAN_INTERVAL
+    hint(repository)
+    assert pause_until_next_look() >= 0.9 * 3600
+    work()
+    remote.commit({"lost.md": "No hook tells of it.\n"})
+    watches.request_snapshot(repository, planned=True)
+    work()
+    assert pause_until_next_look() <= settings.RESCAN_INTERVAL
