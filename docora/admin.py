@@ -1,5 +1,27 @@
 """Where Django's admin looks for pages: each of these modules registers its own."""
 
-from docora.console import apps, deliveries, github_grants, parked, queue, repositories, snapshots, users, watches
+from docora.console import (
+    apps,
+    deliveries,
+    github_grants,
+    hooks,
+    parked,
+    queue,
+    repositories,
+    snapshots,
+    users,
+    watches,
+)
 
-__all__ = ["apps", "deliveries", "github_grants", "parked", "queue", "repositories", "snapshots", "users", "watches"]
+__all__ = [
+    "apps",
+    "deliveries",
+    "github_grants",
+    "hooks",
+    "parked",
+    "queue",
+    "repositories",
+    "snapshots",
+    "users",
+    "watches",
+]

@@ -56,6 +56,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Apps", "apps", "repositories.app"),
                     _page("Repositories", "source", "repositories.repository"),
                     _page("Watches", "visibility", "repositories.watch"),
+                    _page("Hooks", "webhook", "repositories.hook"),
                     _page("GitHub grants", "key", "repositories.githubgrant"),
                 ]
             },

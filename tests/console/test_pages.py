@@ -22,6 +22,7 @@ LISTS = [
     "repositories_app",
     "repositories_repository",
     "repositories_watch",
+    "repositories_hook",
     "snapshots_snapshot",
     "snapshots_delivery",
     "snapshots_parked",

@@ -1,0 +1,159 @@
+"""Hooks of git hosts: what has arrived at each, what went wrong, and hooks for a whole host."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from docora.console.base import ConsoleAdmin, Fact
+from docora.console.display import NOTHING, ago, badge, code, page_link
+from docora.console.operations import Operation, PlainForm, Secrets, issue_ticket, redeem_ticket, show_secrets
+from docora.console.states import Tone
+from repositories import hooks
+from repositories.models import Hook
+
+_TONES: dict[str, Tone] = {"accepted": "good", "ignored": "calm", "refused": "bad"}
+
+
+class HostForm(PlainForm):
+    host = forms.CharField(
+        max_length=255,
+        help_text="As in DOCORA_GIT_HOSTS, such as github.com. The hook is for all that is watched there.",
+    )
+
+
+def _shown_once(hook: Hook, secret: str, title: str) -> Secrets:
+    return Secrets(title=title, values=[("Path below this Docora's URL", _path(hook)), ("Secret", secret)])
+
+
+def _change_secret(hook: Hook, _: dict[str, Any]) -> Secrets:
+    return _shown_once(hook, hooks.change_secret(hook), "The new secret of the hook")
+
+
+def _end(hook: Hook, _: dict[str, Any]) -> str:
+    hooks.close(hook)
+    return "The hook has ended. Planned looks go on."
+
+
+def _path(hook: Hook) -> str:
+    return f"/hooks/{hook.public_id}"
+
+
+@admin.register(Hook)
+class HookAdmin(ConsoleAdmin):
+    list_display = ["public_id", "concerns", "last", "counts", "trouble"]
+    search_fields = ["public_id", "host", "watch__app__name", "watch__repository__owner", "watch__repository__name"]
+    search_help_text = "Id, host, app or repository"
+    linked_by = {"watch__id__exact"}
+    ordering = ["-pk"]
+    operations = [
+        Operation(
+            name="change_secret",
+            label="Change secret",
+            icon="sync_lock",
+            run=_change_secret,
+            makes_secrets=True,
+            explanation="The secret before the new one counts for one more day: time to change it at the git host.",
+        ),
+        Operation(
+            name="end",
+            label="End",
+            icon="delete",
+            run=_end,
+            asks_first=True,
+            deletes=True,
+            is_dangerous=True,
+            explanation="Whatever arrives at it from now on is refused. Changes are found by planned looks.",
+        ),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Hook]:
+        rows = super().get_queryset(request).select_related("watch__app", "watch__repository")
+        secrets = ("token", "app__webhook_key", "app__previous_webhook_keys")
+        return rows.defer("secret", "previous_secret", *(f"watch__{name}" for name in secrets))
+
+    def prepare(self, rows: list[Hook]) -> None:
+        logs = hooks.logs(hook.public_id for hook in rows)
+        for hook in rows:
+            hook.log = logs[hook.public_id]  # type: ignore[attr-defined]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("repositories.add_hook")
+
+    @admin.display(description="For")
+    def concerns(self, hook: Hook) -> SafeString | str:
+        return page_link(hook.watch) if hook.watch else f"every repository of {hook.host}"
+
+    @admin.display(description="Last")
+    def last(self, hook: Hook) -> SafeString | str:
+        return ago(_log(hook).last_at)
+
+    @admin.display(description="Accepted, ignored, refused")
+    def counts(self, hook: Hook) -> str:
+        log = _log(hook)
+        return f"{log.accepted:,}, {log.ignored:,}, {log.refused:,}"
+
+    @admin.display(description="Last error")
+    def trouble(self, hook: Hook) -> SafeString | str:
+        log = _log(hook)
+        return badge(log.last_error, "warn") if log.last_error else NOTHING
+
+    def facts(self, hook: Hook) -> list[Fact]:
+        self.prepare([hook])
+        log = _log(hook)
+        outcome = badge(log.last_outcome, _TONES[log.last_outcome]) if log.last_outcome else NOTHING
+        return [
+            ("For", self.concerns(hook)),
+            ("Path", code(_path(hook))),
+            ("Last arrived", ago(log.last_at)),
+            ("It was", log.last_event or NOTHING),
+            ("What became of it", outcome),
+            ("Accepted, ignored, refused", self.counts(hook)),
+            ("Last error", log.last_error or NOTHING),
+            ("Last error was", ago(log.last_error_at)),
+            ("The secret before counts until", ago(hook.previous_secret_until)),
+            ("Made", ago(hook.created_at)),
+            ("Secret", "Shown once when it is made, never again."),
+        ]
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """A hook for a whole host: its secret is in the answer to the form, and never again."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        form = HostForm(request.POST or None)
+        if form.is_valid() and (made := self._make(request, form)):
+            return made
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Add a hook for a host",
+            "opts": self.opts,
+            "form": form,
+            "ticket": issue_ticket(request),
+            "back": reverse("admin:repositories_hook_changelist"),
+        }
+        return TemplateResponse(request, "docora/console/host_hook.html", context)
+
+    def _make(self, request: HttpRequest, form: HostForm) -> HttpResponse | None:
+        if not redeem_ticket(request):
+            messages.warning(request, "This form was sent already. The secret is not shown again.")
+            return HttpResponseRedirect(reverse("admin:repositories_hook_changelist"))
+        try:
+            hook, secret = hooks.open_for_host(form.cleaned_data["host"])
+        except ValidationError as error:
+            form.add_error("host", error)
+            return None
+        self.log_addition(request, hook, f"Made for {hook.host}")
+        return show_secrets(request, self, hook, _shown_once(hook, secret, f"The hook for {hook.host}"))
+
+
+def _log(hook: Hook) -> hooks.Log:
+    log: hooks.Log = hook.log  # type: ignore[attr-defined]
+    return log
