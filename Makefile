@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots dashboard lock format
+.PHONY: help install run demo test check bench bench-path bench-push bench-lock bench-delivery bench-snapshots bench-api bench-admin screenshots dashboard lock format
 
 help: ## list every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,13 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 	  diff -u $$file $(VENV)/$$file || { echo "$$file does not follow pyproject.toml: run make lock"; exit 1; }; done
 	@$(BIN)/python .ci/audit
 
-bench: bench-path bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
+bench: bench-path bench-push bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
 
 bench-path: $(VENV)/.dev ## the whole path, from a commit to the last acknowledgement, beside bare git and a bare client
 	@$(BIN)/python -m benchmarks.path $(BENCH_PATH)
+
+bench-push: $(VENV)/.dev ## from a push hook to the first webhook: idle, beside busy workers, and 500 hooks within a second
+	@$(BIN)/python -m benchmarks.push $(BENCH_PUSH)
 
 bench-lock: $(VENV)/.dev ## the repository lock beside two other Redis locks
 	@$(BIN)/python -m benchmarks.lock

@@ -1,0 +1,114 @@
+"""One push at a time: how long from the hook to the first webhook."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from benchmarks.path.bench import Bench
+from benchmarks.path.remote import Remote
+from benchmarks.path.report import Outcome
+from benchmarks.path.stage import Stage, Watch
+from docora.demo import push_hook
+
+# Longer than the distance that Docora keeps between two looks at one repository.
+_PAUSE = 1.1
+_HANGING = 5
+# Endpoints that have hung for so long are in the slow lane; then new ones take their place.
+_HANG_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    watch: Watch
+    url: str
+    secret: str
+
+    @classmethod
+    def of(cls, stage: Stage, watch: Watch) -> "Hook":
+        made = stage.service.call("POST", f"/repositories/{watch.repository_id}/hook", watch.app.bearer)
+        return cls(watch, made["url"], made["secret"])
+
+    def send(self, commit: str) -> int:
+        return push_hook.send(self.url, self.secret, path=self.watch.remote.name, commit=commit)
+
+
+def idle(bench: Bench, *, pushes: int, share: float) -> Outcome:
+    return _outcome(bench.once("idle", lambda: _idle(bench, pushes)), share)
+
+
+def busy(bench: Bench, *, pushes: int) -> Outcome:
+    synced = bench.synced("medium", bench.generated("medium", bench.sizes.medium))
+    stage = synced.stage
+    hook = Hook.of(stage, synced.watch)
+    other = stage.publish("bench/first", bench.generated("medium", bench.sizes.medium)())
+    small = stage.create("bench/small", [("README.md", b"small\n")])
+    took: list[float] = []
+    with _hanging_endpoint() as endpoint, _first_syncs(stage, other):
+        while len(took) < pushes:
+            for number in range(_HANGING):
+                bearer = stage.service.inside("onboard", f"hangs-{len(took)}-{number}", endpoint, "x" * 32)
+                stage.service.call("POST", "/repositories", bearer, {"github_url": small.url})
+            until = time.monotonic() + _HANG_SECONDS
+            while time.monotonic() < until and len(took) < pushes:
+                took.append(_push(stage, hook, len(took), bench.patience))
+    return _outcome(took, 0.99)
+
+
+def _idle(bench: Bench, pushes: int) -> list[float]:
+    synced = bench.synced("medium", bench.generated("medium", bench.sizes.medium))
+    hook = Hook.of(synced.stage, synced.watch)
+    return [_push(synced.stage, hook, number, bench.patience) for number in range(pushes)]
+
+
+def _push(stage: Stage, hook: Hook, number: int, patience: float) -> float:
+    time.sleep(_PAUSE)
+    commit = hook.watch.remote.commit({"pushed.md": b"%d %f\n" % (number, time.time())})
+    sent = time.monotonic()
+    if (status := hook.send(commit)) != 202:
+        raise RuntimeError(f"the hook was answered with {status}")
+    return stage.told(hook.watch, commit, paths=1, seconds=patience).first_at - sent
+
+
+def _outcome(took: list[float], share: float) -> Outcome:
+    ordered = sorted(took)
+    detail = (
+        f"{len(took)} pushes: p50 {_at(ordered, 0.5):.3f} s, p99 {_at(ordered, 0.99):.3f} s, worst {ordered[-1]:.3f} s"
+    )
+    return Outcome(ours=_at(ordered, share), detail=detail)
+
+
+def _at(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def _hanging_endpoint() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=256)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def _first_syncs(stage: Stage, other: Remote) -> Iterator[None]:
+    """One first sync after the other, until the block ends."""
+    ended = threading.Event()
+
+    def sync_again_and_again() -> None:
+        app = stage.onboard("first")
+        while not ended.is_set():
+            watch = stage.watch(app, other)  # watching again starts over
+            while not ended.wait(0.5):
+                state = stage.service.call("GET", f"/repositories/{watch.repository_id}", app.bearer)
+                if state["status"] == "synced":
+                    break
+
+    thread = threading.Thread(target=sync_again_and_again)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
