@@ -120,8 +120,6 @@ def _environment(folder: Path, git_host: GitHost) -> dict[str, str]:
         "DOCORA_DATA_DIR": str(folder),
         "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
         "DOCORA_GIT_HOSTS": git_host.address,
-        "SCAN_INTERVAL": "1",
-        "RESCAN_INTERVAL": "1",
         "SCAN_CONCURRENCY": "1",
         "DELIVERY_CONCURRENCY": "2",
         "WEB_CONCURRENCY": "1",

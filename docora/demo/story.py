@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from docora.demo import push_hook
+from docora.demo.bare import Changes
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.mirror import digest_of
 from docora.demo.receiver import ReceivedRequest, Receiver
@@ -51,6 +53,7 @@ class Story:
         self._patience = patience
         self._chapter = 0
         self._repository_id = ""
+        self._hook: dict[str, str] = {}
 
     def tell(self, search: Client, wiki: Client) -> None:
         started = time.monotonic()
@@ -59,6 +62,7 @@ class Story:
         self._start_docora()
         self._register(search, wiki)
         self._watch(repository, search, wiki)
+        self._give_hook(repository, search)
         self._change(repository, search, wiki)
         self._lose_one(repository, search, wiki)
         self._lose_the_last(search)
@@ -107,21 +111,34 @@ class Story:
         fetches = self._git_host.count(repository, "fetch")
         self._say(f"Docora fetched {_times(fetches)} for both apps; the large binary file came in {pieces} pieces.")
 
+    def _give_hook(self, repository: HostedRepository, client: Client) -> None:
+        self._begin("The git host gets a hook: from now on it tells Docora of every push")
+        self._hook = self._call(client, "POST", f"/api/repositories/{self._repository_id}/hook", 201)
+        self._say(f"{repository.name} calls {self._hook['url']}, signed with the secret")
+
+    def _push(
+        self, repository: HostedRepository, changes: Changes, message: str, *, renames: dict[str, str] | None = None
+    ) -> None:
+        commit = repository.commit(changes, message, renames=renames)
+        status = push_hook.send(self._hook["url"], self._hook["secret"], path=repository.name, commit=commit)
+        self._say(f"commit {commit[:10]}, hook → {status}")
+        if status != 202:
+            raise DemoFailed(f"the hook was answered with {status}")
+
     def _change(self, repository: HostedRepository, *clients: Client) -> None:
-        self._begin("Somebody commits an edit, a rename and a deletion; only these arrive")
-        commit = repository.commit(
+        self._begin("Somebody pushes an edit, a rename and a deletion; only these arrive")
+        self._push(
+            repository,
             {"README.md": "# Handbook, second edition\n", "docs/page-02.md": None},
             "Revise the handbook",
             renames={"docs/page-01.md": "docs/welcome.md"},
         )
-        self._say(f"commit {commit[:10]}")
         self._show_news(repository, clients)
 
     def _lose_one(self, repository: HostedRepository, search: Client, wiki: Client) -> None:
         self._begin(f"{wiki.name} stops watching; {search.name} is not disturbed")
         self._unwatch(wiki)
-        commit = repository.commit({"docs/news.md": "Only one app hears of this.\n"}, "Add news")
-        self._say(f"commit {commit[:10]}")
+        self._push(repository, {"docs/news.md": "Only one app hears of this.\n"}, "Add news")
         self._show_news(repository, [search])
         if wiki.news():
             raise DemoFailed(f"{wiki.name} got a file after it had stopped watching")
@@ -143,12 +160,15 @@ class Story:
         )
         self._console.print("Now with your own repository: [bold]make run[/bold], then see README.md.")
 
-    def _call(self, client: Client, method: str, path: str, expected: int, body: dict[str, str] | None = None) -> None:
+    def _call(
+        self, client: Client, method: str, path: str, expected: int, body: dict[str, str] | None = None
+    ) -> dict[str, str]:
         answer = self._docora.call(method, path, client.bearer, body)
         self._repository_id = answer.body.get("repository_id", self._repository_id)
         self._say(f"{client.name:<8}{method} {path} → {answer.status} {answer.body.get('repository_id', '')}")
         if answer.status != expected:
             raise DemoFailed(f"{method} {path} answered {answer.status}: {answer.body.get('error')}")
+        return answer.body
 
     def _unwatch(self, client: Client) -> None:
         self._call(client, "DELETE", f"/api/repositories/{self._repository_id}", 204)
@@ -167,6 +187,7 @@ class Story:
 
     def _show_news(self, repository: HostedRepository, clients: Iterable[Client]) -> None:
         files = repository.files()
+        started = time.monotonic()
 
         def all_have_everything() -> bool:
             complete = all(client.has(self._repository_id, files) for client in clients)
@@ -174,8 +195,9 @@ class Story:
                 self._tell_news(client)
             return complete
 
-        with self._console.status("waiting for the next look at the repository"):
+        with self._console.status("waiting for the change"):
             self._wait(all_have_everything, "the change did not arrive", *clients)
+        self._say(f"complete {time.monotonic() - started:.2f} s after the push")
 
     def _tell_news(self, client: Client) -> None:
         for request in client.news():

@@ -93,7 +93,7 @@ def test_it_tells_the_whole_story_and_leaves_nothing_behind(folder: Path) -> Non
     assert demo.traces() == []
 
 
-@pytest.mark.parametrize("moment", ["2. Docora starts", "4. Both apps", "5. Somebody commits"])
+@pytest.mark.parametrize("moment", ["2. Docora starts", "4. Both apps", "6. Somebody pushes"])
 def test_an_interrupt_at_any_moment_leaves_nothing_behind(folder: Path, moment: str) -> None:
     demo = Demo(folder)
     demo.wait_for(moment)
