@@ -15,6 +15,8 @@ _PAGE = (
     "font-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; script-src 'self'"
 )
 _ADMIN_PAGE = f"{_PAGE} 'unsafe-eval'"
+# The pages of errors: a style sheet and an icon.
+_PLAIN_PAGE = f"{_NO_PAGE}; style-src 'self'; img-src 'self'"
 _API_DOCS = ("/api/docs", "/api/v1/docs")
 
 
@@ -24,11 +26,13 @@ class ContentSecurityPolicy:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         response = self._get_response(request)
-        response.headers.setdefault("Content-Security-Policy", _policy_for(request.path_info))
+        response.headers.setdefault("Content-Security-Policy", _policy_for(request.path_info, response))
         return response
 
 
-def _policy_for(path: str) -> str:
+def _policy_for(path: str, response: HttpResponseBase) -> str:
     if path.startswith("/admin/"):
         return _ADMIN_PAGE
-    return _PAGE if path in _API_DOCS else _NO_PAGE
+    if path in _API_DOCS:
+        return _PAGE
+    return _PLAIN_PAGE if response.headers.get("Content-Type", "").startswith("text/html") else _NO_PAGE

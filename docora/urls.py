@@ -17,6 +17,7 @@ _to_the_docs = require_safe(RedirectView.as_view(pattern_name="api-v1:openapi-vi
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
+    path("favicon.ico", RedirectView.as_view(url="/static/docora/icon.svg")),
     path("health", health.health),
     path("version", health.version),
     path("ready", health.ready),

@@ -4,12 +4,13 @@ One definition, two mounts: /api/v1/ refuses what it does not know, /api/, where
 """
 
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
-from ninja.openapi.docs import ABS_TPL_PATH, Swagger
+from ninja.openapi.docs import Swagger
 from ninja.openapi.schema import OpenAPISchema
 
 from docora import __version__
@@ -25,9 +26,9 @@ _DESCRIPTION = "Watch git repositories; every created, updated and deleted file 
 
 
 class LocalDocs(Swagger):
-    """Served from here. Without its app, django-ninja takes the template that loads its scripts from a CDN."""
+    """A page of our own, served from here. Without its app, django-ninja takes `template_cdn`."""
 
-    template_cdn = str(ABS_TPL_PATH / "swagger.html")
+    template_cdn = str(Path(__file__).parent.parent / "templates/docora/api_docs.html")
 
 
 class DocoraApi(NinjaAPI):

@@ -1,7 +1,9 @@
 """Bar charts as numbers that a template draws as SVG: they need no script, print, and follow the theme."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+from docora.console.display import number
 
 HEIGHT = 100.0
 _GAP = 0.25
@@ -30,10 +32,12 @@ class Bar:
 class Chart:
     title: str
     bars: list[Bar]
-    most: int
+    most: str
     unit: str
     first: str
     last: str
+    ticks: tuple[str, str, str]
+    legend: tuple[str, ...]
 
     @property
     def width(self) -> int:
@@ -51,12 +55,42 @@ class Point:
     bad: int = 0
 
 
-def chart(title: str, points: Iterable[Point], *, unit: str, first: str, last: str) -> Chart:
+def chart(
+    title: str,
+    points: Iterable[Point],
+    *,
+    unit: str,
+    first: str,
+    last: str,
+    legend: tuple[str, ...] = (),
+    shown: Callable[[int], str] = number,
+) -> Chart:
+    """`legend` names the good part of a bar and, where there is one, the bad part."""
     known = list(points)
     most = max((point.good + point.bad for point in known), default=0)
-    scale = HEIGHT / (most or 1)
+    top = _round_up(most)
+    scale = HEIGHT / top
     bars = [
         Bar(x=number + _GAP / 2, width=1 - _GAP, good=point.good * scale, bad=point.bad * scale, title=point.title)
         for number, point in enumerate(known)
     ]
-    return Chart(title=title, bars=bars, most=most, unit=unit, first=first, last=last)
+    return Chart(
+        title=title,
+        bars=bars,
+        most=shown(most),
+        unit=unit,
+        first=first,
+        last=last,
+        ticks=(shown(top), shown(top // 2), shown(0)),
+        legend=legend,
+    )
+
+
+def _round_up(most: int) -> int:
+    """The end of the axis: 2, 4, 10, 20, 40, 100 …, so that its half is a whole number."""
+    tens = 1
+    while True:
+        for step in (2, 4, 10):
+            if most <= step * tens:
+                return step * tens
+        tens *= 10

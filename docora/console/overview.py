@@ -273,17 +273,33 @@ def _parked(ids: list[int], may_operate: bool) -> Iterator[Trouble]:
 def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Chart]:
     snapshots = statistics.snapshots_by_hour()
     return [
-        chart("Deliveries per minute", _points(hour, "%H:%M"), unit="a minute", first="an hour ago", last="now"),
-        chart("Deliveries per hour", _points(day, "%H:00"), unit="an hour", first="a day ago", last="now"),
+        chart(
+            "Deliveries per minute",
+            _points(hour, "%H:%M"),
+            unit="a minute",
+            first="an hour ago",
+            last="now",
+            legend=("accepted", "failed"),
+        ),
+        chart(
+            "Deliveries per hour",
+            _points(day, "%H:00"),
+            unit="an hour",
+            first="a day ago",
+            last="now",
+            legend=("accepted", "failed"),
+        ),
         chart(
             "95 % answered within",
             [
                 Point(title=f"{at:%H:00}: {milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
                 for at, tally in day.items()
             ],
-            unit="ms",
+            unit="",
             first="a day ago",
             last="now",
+            legend=("of the deliveries of an hour",),
+            shown=milliseconds,
         ),
         chart(
             "Snapshots per hour",
@@ -291,6 +307,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
             unit="an hour",
             first="a day ago",
             last="now",
+            legend=("snapshots",),
         ),
     ]
 

@@ -127,7 +127,7 @@ class ReasonFilter(ChoiceFilter):
 
 @admin.register(Watch)
 class WatchAdmin(ConsoleAdmin):
-    list_display = ["title", "state", "delivered", "reason", "synced"]
+    list_display = ["title", "state", "files_delivered", "reason", "synced"]
     list_filter = [WatchStateFilter, TroubleFilter, ReasonFilter]
     search_fields = ["app__name", "app__public_id", "repository__owner", "repository__name", "repository__public_id"]
     search_help_text = "App or repository, by name or id"
@@ -204,20 +204,22 @@ class WatchAdmin(ConsoleAdmin):
 
     @admin.display(description="Watch", ordering="app__name")
     def title(self, watch: Watch) -> SafeString:
-        return format_html("<b>{}</b> ← {}", watch.app.name, watch.repository)
+        return format_html("<span><b>{}</b> ← {}</span>", watch.app.name, watch.repository)
 
     @admin.display(description="State", ordering="status")
     def state(self, watch: Watch) -> SafeString:
         return state_badge(watch)
 
     @admin.display(description="Files delivered")
-    def delivered(self, watch: Watch) -> SafeString | str:
+    def files_delivered(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
         if refused := watch.refused:  # type: ignore[attr-defined]
             wanted = f" of {number(total)}" if watch.selection == EVERYTHING else ""
             return badge(f"{number(done)}{wanted}, {number(refused)} parked", "warn")
         if watch.status == WatchStatus.SYNCED:
             return number(done)
+        if not total:
+            return "not counted yet"
         # How many files a selection takes is not known before they are all compared.
         return progress(done, total) if watch.selection == EVERYTHING else f"{number(done)} so far"
 
@@ -233,7 +235,7 @@ class WatchAdmin(ConsoleAdmin):
         self.prepare([watch])
         return [
             ("State", lines(state_badge(watch), _reason(watch))),
-            ("Files delivered", self.delivered(watch)),
+            ("Files delivered", self.files_delivered(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
             ("The app has", commit_link(watch.repository, watch.synced_commit)),

@@ -1,6 +1,7 @@
 """The console's small pieces, for its templates."""
 
 from django import template
+from django.utils.safestring import SafeString, mark_safe
 
 from docora.console import display
 from snapshots.models import Delivery
@@ -8,6 +9,7 @@ from snapshots.models import Delivery
 register = template.Library()
 register.filter("ago", display.ago)
 register.filter("page_link", display.page_link)
+register.filter("title_of", display.title_of)
 register.filter("state_badge", display.state_badge)
 register.filter("number", display.number)
 register.filter("milliseconds", display.milliseconds)
@@ -18,3 +20,11 @@ register.filter("outcome", display.outcome_of)
 @register.filter
 def when_link(delivery: Delivery) -> str:
     return display.page_link(delivery, display.ago(delivery.attempted_at))
+
+
+@register.filter
+def with_main(page: SafeString) -> SafeString:
+    """The theme's column beside the menu is the page's <main>; its end is the last but one."""
+    before, _, after = page.replace('<div id="main"', '<main id="main"', 1).rpartition("</div>")
+    column, _, between = before.rpartition("</div>")
+    return mark_safe(f"{column}</main>{between}</div>{after}")  # noqa: S308  what the theme's template made

@@ -357,3 +357,17 @@ def test_an_operation_returns_only_to_pages_of_this_server(operator: Client, wat
     url = reverse("admin:repositories_watch_retry", args=[watch.pk])
     assert operator.post(url, {"next": "/admin/"})["Location"] == "/admin/"
     assert operator.post(url, {"next": "https://evil.example"})["Location"].startswith("/admin/repositories/watch/")
+
+
+def test_unwatching_tells_the_impact_and_takes_the_clone_with_the_last_watch(
+    operator: Client, watch: Watch, work: Work
+) -> None:
+    asked = operator.get(reverse("admin:repositories_watch_unwatch", args=[watch.pk])).content.decode()
+    assert "what Docora knows of 3 delivered files" in asked
+    assert "the repository and its clone, because nobody else watches it" in asked
+    clone = clones.path_of(watch.repository.clone_key)
+    assert "does not watch acme/handbook any more" in operate(operator, watch, "unwatch")
+    work()
+    assert not Watch.objects.exists()
+    assert not clone.exists()
+    assert logged() == ["olga: Unwatch"]

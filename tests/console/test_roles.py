@@ -194,3 +194,11 @@ def test_lists_are_filtered_by_what_their_pages_offer(client: Client) -> None:
     ):
         answer = client.get(reverse(f"admin:{name}_changelist"), {lookup: row})
         assert len(answer.context["cl"].result_list) == 1
+
+
+def test_no_column_of_a_list_has_the_name_of_a_column_of_the_table() -> None:
+    """Django would show the table's column instead of ours."""
+    for page in CONSOLE:
+        fields = {field.name for field in page.opts.get_fields()}
+        ours = {name for name in page.list_display if isinstance(name, str) and hasattr(type(page), name)}
+        assert not ours & fields, type(page).__name__

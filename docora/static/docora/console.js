@@ -1,4 +1,4 @@
-// Refreshes the part of a page that says how often it wants to be, and copies what is to be copied.
+// Refreshes the part of a page that says how often it wants to be, copies what is to be copied, and hides icons.
 (() => {
   "use strict";
 
@@ -24,6 +24,19 @@
     refresh();
   };
 
+  // The theme's icons are words in a font: a screen reader would read "arrow_back" out.
+  const hideIcons = () => {
+    for (const icon of document.querySelectorAll(".material-symbols-outlined:not([aria-hidden])")) {
+      const word = icon.textContent.trim();
+      const control = icon.closest("button, a");
+      // A button that has nothing but its icon is named by it.
+      if (control && control.textContent.trim() === word && !control.title) {
+        control.setAttribute("aria-label", word.replaceAll("_", " "));
+      }
+      icon.setAttribute("aria-hidden", "true");
+    }
+  };
+
   const copy = async (button) => {
     const field = document.getElementById(button.dataset.copy);
     field.select();
@@ -39,5 +52,9 @@
     const button = event.target.closest("[data-copy]");
     if (button) copy(button);
   });
-  document.addEventListener("DOMContentLoaded", refresh);
+  document.addEventListener("DOMContentLoaded", () => {
+    hideIcons();
+    new MutationObserver(hideIcons).observe(document.body, { childList: true, subtree: true });
+    refresh();
+  });
 })();
