@@ -52,7 +52,7 @@ check: $(VENV)/.dev ## lint, format, types, import direction, migrations, locked
 
 bench: bench-path bench-push bench-lock bench-delivery bench-snapshots bench-api bench-admin ## every benchmark, each beside a named reference in the same run
 
-bench-path: $(VENV)/.dev ## the whole path, from a commit to the last acknowledgement, beside bare git and a bare client
+bench-path: $(VENV)/.dev ## the whole path, from a commit to the last acknowledgement, beside bare git and a bare client (BENCH_PATH=--page writes docs/performance.md)
 	@$(BIN)/python -m benchmarks.path $(BENCH_PATH)
 
 bench-push: $(VENV)/.dev ## from a push hook to the first webhook: idle, beside busy workers, and 500 hooks within a second

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.path import report
+from benchmarks.path import page, report
 from benchmarks.path.bench import FULL, QUICK, Bench, Sizes
 from benchmarks.path.postgres import Postgres
 from benchmarks.path.real import rows_for
@@ -26,6 +26,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     options = _options()
+    if options.page:
+        page.FOLDER.mkdir(exist_ok=True)
+        options.json = page.RESULTS
     sizes = QUICK if options.quick else FULL
     rows = _chosen(options.rows, sizes)
     started = datetime.now(UTC)
@@ -40,6 +43,8 @@ def main() -> None:
         except KeyboardInterrupt:
             print("Interrupted.")
     report.show(results)
+    if options.page:
+        page.write()
 
 
 def _options() -> argparse.Namespace:
@@ -54,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--database", choices=(*_DATABASES, "both"), default="both", help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the results here")
+    parser.add_argument("--page", action="store_true", help="save them in docs/, and write table and plots there")
     parser.add_argument(
         "--patience",
         type=float,

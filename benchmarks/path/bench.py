@@ -29,6 +29,7 @@ class Sizes:
     repositories: int
     files_for_each: int
     looks: int
+    repositories_looked_at: tuple[int, ...]
     flipped: int
     flips: int
     rounds: int
@@ -44,6 +45,7 @@ FULL = Sizes(
     repositories=20,
     files_for_each=100,
     looks=400,
+    repositories_looked_at=(10, 100, 1_000, 10_000),
     flipped=1_000,
     flips=10,
     rounds=5,
@@ -58,6 +60,7 @@ QUICK = Sizes(
     repositories=4,
     files_for_each=20,
     looks=60,
+    repositories_looked_at=(10, 60),
     flipped=100,
     flips=8,
     rounds=3,

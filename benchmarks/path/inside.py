@@ -35,12 +35,13 @@ def look(*repository_ids: str) -> float:
 
 
 def multiply(repository_id: str, count: int) -> None:
-    """So many more repositories like a synced one, each with a watch, as if they had been synced too."""
+    """Up to so many repositories like a synced one, each with a watch, as if they had been synced too."""
     from repositories.models import Repository, Watch
 
     model = Repository.objects.get(public_id=repository_id)
     watch = Watch.objects.get(repository=model)
-    repositories = Repository.objects.bulk_create(_alike(model, number) for number in range(count))
+    missing = range(Repository.objects.count() - 1, count - 1)
+    repositories = Repository.objects.bulk_create(_alike(model, number) for number in missing)
     Watch.objects.bulk_create(_watch_like(watch, repository) for repository in repositories)
 
 

@@ -1,22 +1,24 @@
-"""`python -m benchmarks.path.plots RESULTS.json FOLDER`: the curves of docs/performance.md, as SVG files.
+"""Three curves of docs/performance.md, as SVG files: see `page.py`.
 
 Time of a one-file change against files, first sync against files, and CPU of an hour's looks against repositories. Both
 axes are logarithmic: a straight line that rises is a cost that grows with the size, a flat one is a cost that does not.
 """
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 400, 70, 40, 150, 50
-_COLOURS = ("#2563eb", "#16a34a", "#9ca3af", "#d97706")
+_COLOURS = ("#2563eb", "#93c5fd", "#16a34a", "#86efac")
 _FILES = {"small": 100, "medium": 16_000, "large": 100_000}
-# Each repository is looked at every RESCAN_INTERVAL, by default 300 s.
-_LOOKS_PER_HOUR = 12
+
+TITLES = {
+    "change": "One changed file, look to acknowledgement",
+    "first-sync": "First sync",
+    "looks": "CPU of an hour's unchanged looks",
+}
 
 Points = Sequence[tuple[float, float]]
 
@@ -27,36 +29,28 @@ class Line:
     points: Points
 
 
-def main(results: Path, folder: Path) -> None:
-    rows = json.loads(results.read_text())["rows"]
+def draw(rows: list[dict[str, Any]], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    plots = {
-        "change": _svg("One changed file, look to acknowledgement", "files", "s", _by_files(rows, "change")),
-        "first-sync": _svg("First sync", "files", "s", _by_files(rows, "first")),
-        "looks": _svg("CPU of an hour's unchanged looks", "repositories", "s", _looks(rows)),
+    looks = sorted(int(row["row"].removeprefix("looks-")) for row in rows if row["row"].startswith("looks-"))
+    curves = {
+        "change": ("files", _lines(rows, "change", _FILES)),
+        "first-sync": ("files", _lines(rows, "first", _FILES)),
+        "looks": ("repositories", _lines(rows, "looks", {str(count): count for count in looks})),
     }
-    for name, text in plots.items():
-        (folder / f"{name}.svg").write_text(text)
+    for name, (x_name, lines) in curves.items():
+        (folder / f"{name}.svg").write_text(_svg(TITLES[name], x_name, "s", lines))
 
 
-def _by_files(rows: list[dict[str, Any]], kind: str) -> list[Line]:
+def _lines(rows: list[dict[str, Any]], kind: str, sizes: dict[str, int]) -> list[Line]:
+    """Of the rows kind-NAME: ours and the reference, on each database."""
     lines = []
     for database in dict.fromkeys(row["database"] for row in rows):
-        found = {row["row"]: row for row in rows if row["database"] == database and row["ours"] is not None}
-        measured = [(files, found[f"{kind}-{name}"]) for name, files in _FILES.items() if f"{kind}-{name}" in found]
-        lines.append(Line(f"Docora, {database}", [(files, row["ours"]) for files, row in measured]))
-        bare = [(files, row["reference"]) for files, row in measured if row["reference"]]
-        lines.append(Line(f"bare, {database}", bare))
-    return lines
-
-
-def _looks(rows: list[dict[str, Any]]) -> list[Line]:
-    """The cost of one look does not depend on how many there are, so the line is drawn from it."""
-    lines = []
-    for row in rows:
-        if row["row"] == "unchanged-cpu" and row["ours"] is not None:
-            hour = row["ours"] / 1000 * _LOOKS_PER_HOUR
-            lines.append(Line(row["database"], [(count, count * hour) for count in (10, 100, 1000, 10_000)]))
+        found = {row["row"]: row for row in rows if row["database"] == database and row["ours"]}
+        measured = [(size, found[f"{kind}-{name}"]) for name, size in sizes.items() if f"{kind}-{name}" in found]
+        lines.append(Line(f"Docora, {database}", [(size, row["ours"]) for size, row in measured]))
+        lines.append(
+            Line(f"bare, {database}", [(size, row["reference"]) for size, row in measured if row["reference"]])
+        )
     return lines
 
 
@@ -115,7 +109,3 @@ def _draw(line: Line, colour: str, number: int, places: list[tuple[float, float]
         f'<path d="M{across} {down}h16" stroke="{colour}" stroke-width="2"/>',
         f'<text x="{across + 22}" y="{down + 4}">{line.label}</text>',
     ]
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -77,9 +78,14 @@ class Result:
         )
 
     def cells(self) -> tuple[str, ...]:
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f} x"
-        ours, reference = _number(self.ours, self.unit), _number(self.reference, self.unit)
-        return self.title, ours, reference, ratio, self.goal, self.verdict, self.detail
+        return as_cells(asdict(self))
+
+
+def as_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Of a result, also of a saved one."""
+    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} x"
+    ours, reference = _number(row["ours"], row["unit"]), _number(row["reference"], row["unit"])
+    return row["title"], ours, reference, ratio, row["goal"], row["verdict"], row["detail"]
 
 
 def _verdict(goal: Goal | None, outcome: Outcome) -> str:

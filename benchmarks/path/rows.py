@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.path import reference, remote, usage
 from benchmarks.path.bench import Bench, Sizes
 from benchmarks.path.changes import PAUSE, ask_and_fetch, change, redeliver
-from benchmarks.path.looks import cpu_of_looks, rate_of_looks
+from benchmarks.path.looks import cpu_of_looks, hour_of_looks, rate_of_looks
 from benchmarks.path.many import apps, register, repositories
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Shape
@@ -32,6 +32,7 @@ def all_rows(sizes: Sizes) -> dict[str, Row]:
     one, thrice = "1 file changed in", Goal(limit=3)
     each = f"{sizes.files_for_each} files each"
     return {
+        "first-small": Row(f"first sync, {sizes.small.title}", None, partial(_first, name="small", shape=sizes.small)),
         "change-small": Row(f"{one} {sizes.small.title}", thrice, partial(change, name="small", shape=sizes.small)),
         "first-medium": Row(
             f"first sync, {sizes.medium.title}", Goal(limit=1.5), partial(_first, name="medium", shape=sizes.medium)
@@ -50,6 +51,12 @@ def all_rows(sizes: Sizes) -> dict[str, Row]:
         "unchanged-rate": Row(
             f"unchanged looks/s, {sizes.looks} due at once", Goal(limit=250, of="/s", at_least=True), rate_of_looks
         ),
+        **{
+            f"looks-{count}": Row(
+                f"CPU of an hour's looks at {count:,} unchanged repositories", None, partial(hour_of_looks, count=count)
+            )
+            for count in sizes.repositories_looked_at
+        },
         "force-push": Row(
             f"force push, {sizes.flipped:,} files back and forth: CPU of the last beside the first",
             Goal(limit=1.3),
