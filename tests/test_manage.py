@@ -36,11 +36,12 @@ def test_a_command_beside_an_installation_names_both_places_and_creates_nothing(
     data_dir: Path, words: tuple[str, ...]
 ) -> None:
     elsewhere = data_dir / "elsewhere"
+    elsewhere.mkdir()
     result = manage(elsewhere, *words)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert f"database {elsewhere}/docora.sqlite3, Redis unix://{elsewhere}/valkey/valkey.sock" in line
-    assert not elsewhere.exists()
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("check",), ("makemigrations", "--check", "--dry-run"), ("onboard", "--help")])
