@@ -1,4 +1,4 @@
-"""`make screenshots`: every page of the admin, light, dark and on a phone, from a running service with made-up data.
+"""`make screenshots`: every page, light, dark and on a phone, from a running service with made-up data.
 
 They go into data/screenshots, and those that the README shows into docs/screenshots too.
 """
@@ -19,22 +19,51 @@ PAGES = {
     "overview": "/admin/",
     "apps": "/admin/repositories/app/",
     "app": "/admin/repositories/app/3/change/",
+    "app-history": "/admin/repositories/app/3/history/",
     "onboarding": "/admin/repositories/app/add/",
+    "ping": "/admin/repositories/app/3/do/ping/",
+    "rotate-key": "/admin/repositories/app/3/do/rotate_key/",
     "delete-app": "/admin/repositories/app/3/do/remove/",
     "repositories": "/admin/repositories/repository/",
     "repository": "/admin/repositories/repository/12/change/",
+    "purge": "/admin/repositories/repository/12/do/purge/",
     "watches": "/admin/repositories/watch/",
+    "watches-disabled": "/admin/repositories/watch/?state=disabled",
+    "watches-parked": "/admin/repositories/watch/?state=parked",
     "watch": "/admin/repositories/watch/4/change/",
+    "watch-disabled": "/admin/repositories/watch/8/change/",
+    "redeliver-since": "/admin/repositories/watch/4/do/redeliver_since/",
+    "change-token": "/admin/repositories/watch/4/do/change_token/",
+    "unwatch": "/admin/repositories/watch/4/do/unwatch/",
     "snapshots": "/admin/snapshots/snapshot/",
+    "snapshot": "/admin/snapshots/snapshot/1/change/",
     "deliveries": "/admin/snapshots/delivery/",
     "delivery": "/admin/snapshots/delivery/61/change/",
     "parked": "/admin/snapshots/parked/",
+    "parked-file": "/admin/snapshots/parked/1/change/",
     "queue": "/admin/django_rq/dashboard/",
-    "workers": "/admin/django_rq/dashboard/workers/0/",
+    "queue-later": "/admin/django_rq/dashboard/?queue=deliveries&state=later",
+    "queue-empty": "/admin/django_rq/dashboard/?queue=snapshots&state=failed",
+    "job": "/admin/django_rq/dashboard/jobs/deliver-4/",
+    "delete-jobs": "/admin/django_rq/dashboard/all/deliveries/later/delete/",
     "users": "/admin/auth/user/",
+    "user": "/admin/auth/user/1/change/",
+    "add-user": "/admin/auth/user/add/",
+    "roles": "/admin/auth/group/",
+    "role": "/admin/auth/group/1/change/",
     "log": "/admin/admin/logentry/",
+    "not-found": "/admin/nowhere/",
+    "api-docs": "/api/v1/docs",
 }
 POPULATE = "from benchmarks.populate import populate; populate(apps=60, repositories=400, files=40_000)"
+# Jobs that stay, to be seen: they are put off.
+JOBS = """
+from datetime import timedelta
+from repositories.base import queue
+for number in range(1, 70):
+    later, deliver = timedelta(hours=1), "snapshots.jobs.deliver"
+    queue.named(queue.DELIVERIES).enqueue_in(later, deliver, number, job_id=f"deliver-{number}")
+"""
 DESKTOP = ViewportSize(width=1440, height=900)
 PHONE = ViewportSize(width=390, height=844)
 
@@ -51,6 +80,7 @@ def main() -> None:
         page = context.new_page()
         log_in(page, service, service.first_password)
         onboard(page, service, folder)
+        service.manage("shell", "-c", JOBS)
         take(page, service, folder)
         page.emulate_media(color_scheme="dark")
         take(page, service, folder, suffix="-dark")
@@ -65,6 +95,7 @@ def main() -> None:
 def take(page: Page, service: Service, folder: Path, suffix: str = "") -> None:
     for name, path in PAGES.items():
         page.goto(service.url + path)
+        page.wait_for_load_state("networkidle")
         page.screenshot(path=folder / f"{name}{suffix}.png")
 
 
