@@ -12,6 +12,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from docora.demo.signatures import stringify
 from repositories import accounts, watches
+from repositories.base import queue
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.selection import Selection
@@ -263,6 +264,20 @@ def test_an_endpoint_that_hangs_is_told_in_the_slow_lane(
         watches.watch(alice_app, remote.url)
         work()
     assert [row.error_class for row in Delivery.objects.filter(event="sync_complete")] == ["timeout", ""]
+
+
+def test_an_endpoint_that_is_too_slow_for_the_urgent_lane_is_told_in_the_ordinary_one(
+    watch: Watch, alice_app: App, alice: Receiver, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Completion.objects.update(pending=True)
+    monkeypatch.setattr("snapshots.delivery.endpoint._URGENT_TIMEOUT", 0.3)
+    alice.requests.clear()
+    with alice.faults.put(ReceiverFault(events=["sync_complete"], delay=0.8, times=1)):
+        completion.send(watch.pk, job_id="test", lane=queue.URGENT)
+    alice_app.refresh_from_db()
+    assert alice_app.slow_since is None
+    work()
+    assert not Completion.objects.filter(pending=True).exists()
 
 
 def test_a_disabled_app_is_told_once_it_is_enabled(
