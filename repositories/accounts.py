@@ -6,20 +6,25 @@ import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import access, canary, github_app, messages, watch_state
-from repositories.errors import NotWatched
+from repositories.base import network
+from repositories.errors import ForbiddenAddress, HostUnavailable, InvalidBaseUrl, NotWatched, TooManyTokens
 from repositories.models import App, GitHubGrant, Repository, Watch, hash_of
 from repositories.watches import hold_app, unwatch
 
 log = logging.getLogger("docora.repositories")
 
 _MOST_PREVIOUS_KEYS = 8
+_MOST_PREVIOUS_BEARERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Credentials:
 
 
 def onboard(
-    name: str, base_url: str, *, webhook_key: str = "", events: Sequence[str] = (), **details: str
+    name: str, base_url: str, *, webhook_key: str = "", events: Sequence[str] = (), **details: Any
 ) -> Credentials:
     canary.check_keys()
     bearer_token = _bearer_token()
@@ -57,11 +62,68 @@ def choose_events(app: App, events: Iterable[str]) -> None:
     app.save(update_fields=["events", "wants_recovery"])
 
 
-def rotate_bearer_token(app: App) -> str:
-    """A new bearer token; the old one stops working at once."""
-    bearer_token = _bearer_token()
-    App.objects.filter(pk=app.pk).update(bearer_hash=hash_of(bearer_token))
+def rotate_bearer_token(app: App, *, overlap: timedelta = timedelta(days=1)) -> str:
+    """A new bearer token; the old one works until the overlap ends.
+
+    Rotating again ends no token early, because the first answer may have been lost, and lets none live longer. Without
+    an overlap, all earlier tokens stop at once.
+    """
+    bearer_token, now = _bearer_token(), timezone.now()
+    with transaction.atomic():
+        row = App.objects.select_for_update().get(pk=app.pk)
+        ended = row.previous_bearers.filter(valid_until__lte=now) if overlap else row.previous_bearers.all()
+        ended.delete()
+        if overlap:
+            if row.previous_bearers.count() >= _MOST_PREVIOUS_BEARERS:
+                raise TooManyTokens(_MOST_PREVIOUS_BEARERS)
+            row.previous_bearers.create(bearer_hash=row.bearer_hash, valid_until=now + overlap)
+        App.objects.filter(pk=app.pk).update(bearer_hash=hash_of(bearer_token))
     return bearer_token
+
+
+def previous_bearer_until(app: App) -> datetime | None:
+    """When the last of the earlier bearer tokens ends."""
+    valid = app.previous_bearers.filter(valid_until__gt=timezone.now()).order_by("valid_until").last()
+    return valid.valid_until if valid else None
+
+
+def check_endpoint(base_url: str) -> None:
+    """An app may not point webhooks at an address that may not be dialled. What is there is not told to it."""
+    parts = urlsplit(_cleaned_base_url(base_url))
+    is_plain = parts.scheme == "http"
+    try:
+        network.resolve(parts.hostname or "", parts.port or (80 if is_plain else 443), plain=is_plain)
+    except ForbiddenAddress:
+        raise ForbiddenAddress("base_url: its host has an address that may not be dialled, or not over http.") from None
+    except HostUnavailable:
+        raise InvalidBaseUrl("base_url: its host has no address.") from None
+
+
+def change_base_url(app: App, base_url: str) -> None:
+    """Send to another endpoint from now on. Deliveries under way stop and go on there; nothing is sent again.
+
+    What the old endpoint did (failing, slow, asking for a pause) does not count against the new one. A disabled app
+    stays disabled.
+    """
+    base_url = _cleaned_base_url(base_url)
+    fresh = {"base_url": base_url, "failing_since": None, "slow_since": None, "resting_until": None}
+    with transaction.atomic():
+        row = App.objects.select_for_update().get(pk=app.pk)
+        if row.base_url != base_url:
+            App.objects.filter(pk=app.pk).update(**fresh)
+            app.watches.update(restarts=F("restarts") + 1)
+            if row.disabled_at is None:
+                waiting = watch_state.behind(app.watches.filter(access_denied_at=None)).values("pk")
+                watch_state.start_over(Watch.objects.filter(pk__in=waiting))
+                messages.resume_app(app.pk)
+    app.refresh_from_db(fields=list(fresh))
+
+
+def _cleaned_base_url(base_url: str) -> str:
+    try:
+        return str(App._meta.get_field("base_url").clean(base_url.rstrip("/"), None))
+    except ValidationError as error:
+        raise InvalidBaseUrl(f"base_url: {' '.join(error.messages)}") from None
 
 
 def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webhook_key: str = "") -> str:

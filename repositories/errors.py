@@ -17,9 +17,10 @@
     ├── EndpointDisabled         nothing is sent to the app until it is enabled     (app)
     ├── LockTimeoutError         another job held the lock for too long             (nobody; retried)
     ├── LockLostError            the lock was lost; nothing was written             (nobody; retried)
-    └── NotWatched, NoHook, TokenRefused, AppGone, InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery,
-        ContentUnavailable, RangeNotSatisfiable, TooManyWatches, RateLimited, TooManyNewWatches, TooManyAtOnce,
-        Busy, QueueUnavailable: answers of the API                                  (caller)
+    └── NotWatched, NoHook, TokenRefused, TokenNeeded, TooManyTokens, BaseUrlFixed, InvalidBaseUrl, AppGone,
+        InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery, ContentUnavailable, RangeNotSatisfiable,
+        TooManyWatches, RateLimited, TooManyNewWatches, TooManyAtOnce, Busy, QueueUnavailable: answers of the API
+                                                                                    (caller)
 
 In brackets: against whom it counts. Texts are for people and have been redacted before they get here.
 """
@@ -173,6 +174,38 @@ class TokenRefused(DocoraError):
 
     def __init__(self) -> None:
         super().__init__("The new token cannot read the repository.")
+
+
+class TokenNeeded(DocoraError):
+    code = "token-needed"
+    http_status = 422
+
+    def __init__(self) -> None:
+        super().__init__("The repository cannot be read without a token. The watch keeps the one that it has.")
+
+
+class TooManyTokens(DocoraError):
+    code = "too-many-tokens"
+    http_status = 409
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} earlier bearer tokens are valid yet. Wait until one of them ends, or rotate with an overlap of 0,"
+            " which ends them all."
+        )
+
+
+class BaseUrlFixed(DocoraError):
+    code = "base-url-fixed"
+    http_status = 403
+
+    def __init__(self) -> None:
+        super().__init__("The operator has not allowed this app to change its base URL.")
+
+
+class InvalidBaseUrl(DocoraError):
+    code = "invalid-base-url"
+    http_status = 422
 
 
 class AppGone(DocoraError):

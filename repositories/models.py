@@ -93,6 +93,11 @@ class App(models.Model):
     )
     # Not read any more. It goes with the next release: until then workers of the last one may run beside this one.
     wants_recovery = models.BooleanField(default=False, editable=False)
+    may_change_base_url = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="The app may change its base URL itself, through the API, to a public address.",
+    )
 
     previous_webhook_keys = EncryptedField(
         blank=True, default="", editable=False, help_text="As JSON, the newest first."
@@ -137,7 +142,24 @@ class App(models.Model):
 
     @classmethod
     def with_bearer(cls, token: str) -> Self | None:
-        return cls.objects.filter(bearer_hash=hash_of(token)).first()
+        """The app of this token; also of one that was rotated away, until its overlap ends."""
+        bearer_hash = hash_of(token)
+        previous = PreviousBearer.objects.filter(bearer_hash=bearer_hash, valid_until__gt=timezone.now())
+        return (
+            cls.objects.filter(bearer_hash=bearer_hash).first()
+            or cls.objects.filter(pk__in=previous.values("app")).first()
+        )
+
+
+class PreviousBearer(models.Model):
+    """A bearer token that was rotated away and is accepted for a while yet."""
+
+    app = models.ForeignKey(App, models.CASCADE, related_name="previous_bearers")
+    bearer_hash = models.CharField(max_length=64, unique=True)
+    valid_until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"of {self.app}, until {self.valid_until}"
 
 
 class GitHubGrant(models.Model):
@@ -273,8 +295,16 @@ class Watch(models.Model):
     asked_again = models.BooleanField(
         default=False, editable=False, help_text="Files that the app accepted or refused are marked to be told again."
     )
+    restarts = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="Counts up when a delivery under way must note what was answered, stop, and look anew.",
+    )
     resyncs = models.PositiveIntegerField(
-        default=0, editable=False, help_text="How often everything was told again; part of the message ids."
+        default=0,
+        editable=False,
+        help_text="How often everything was told again, or something else was chosen; part of the message ids.",
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 

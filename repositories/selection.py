@@ -27,6 +27,14 @@ class Selection:
             return False
         return self.takes_path(path)
 
+    def is_like(self, other: "Selection") -> bool:
+        """Whether both choose the same files: the order of globs does not matter."""
+        return (set(self.include), set(self.exclude), self.max_file_size) == (
+            set(other.include),
+            set(other.exclude),
+            other.max_file_size,
+        )
+
     def takes_path(self, path: str) -> bool:
         return (not self.include or _any(self.include, path)) and not _any(self.exclude, path)
 

@@ -6,6 +6,7 @@
        |<------- put_off ----------|   a failed attempt; `failed` after MAX_RETRY_ATTEMPTS of them
        |
        start_over                      from any state: a new token, an enabled app, something to tell again
+       choose                          the same, when other files are chosen
 
 `failed` is not final: the next success makes it `synced`. A watch whose own token is refused stays `failed` until the
 token is accepted again.
@@ -20,6 +21,7 @@ from django.utils import timezone
 
 from repositories.errors import AccessDenied, DocoraError, EndpointDisabled, sentence_for
 from repositories.models import Watch, WatchStatus
+from repositories.selection import Selection
 
 _NO_FAILURE: dict[str, Any] = {"retry_count": 0, "retry_at": None, "last_error_code": "", "last_error": ""}
 _SYNCED: dict[str, Any] = _NO_FAILURE | {"status": WatchStatus.SYNCED}
@@ -41,6 +43,25 @@ def start_over(watches: QuerySet[Watch], **changes: Any) -> int:
     return watches.update(**_NO_FAILURE, status=WatchStatus.PENDING, **changes)
 
 
+def choose(watch: Watch, selection: Selection) -> None:
+    """Other files are chosen: every file is compared with what the app has, and only the difference is told.
+
+    A watch whose token is refused keeps its reason.
+    """
+    changes: dict[str, Any] = {
+        "include": selection.include,
+        "exclude": selection.exclude,
+        "max_file_size": selection.max_file_size,
+        "synced_sequence": 0,
+        "restarts": F("restarts") + 1,
+        # A file that is chosen again is a new message: a receiver may remember the id of the first one.
+        "resyncs": F("resyncs") + 1,
+    }
+    row = Watch.objects.filter(pk=watch.pk)
+    if not start_over(row.filter(access_denied_at=None), **changes):
+        row.update(**changes)
+
+
 def begin(watches: QuerySet[Watch]) -> None:
     """A worker is fetching or delivering for the watches that waited for it."""
     watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
@@ -58,9 +79,9 @@ def put_back(watches: QuerySet[Watch]) -> int:
 
 
 def complete(watch: Watch, *, sequence: int, commit_sha: str) -> bool:
-    """The app has everything of this snapshot. False if the generation says that somebody has asked for more."""
+    """The app has everything of this snapshot. False if somebody has asked for something else meanwhile."""
     return bool(
-        Watch.objects.filter(pk=watch.pk, generation=watch.generation).update(
+        Watch.objects.filter(pk=watch.pk, generation=watch.generation, restarts=watch.restarts).update(
             **_SYNCED, asked_again=False, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
         )
     )

@@ -4,7 +4,9 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -13,7 +15,7 @@ from django.utils import timezone
 
 from repositories import access, circuit, github_app, messages, watch_state
 from repositories.base import queue
-from repositories.errors import AccessDenied, AppGone, NotWatched, TokenRefused, TooManyWatches
+from repositories.errors import AccessDenied, AppGone, NotWatched, TokenNeeded, TokenRefused, TooManyWatches
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Hook, Repository, Watch
@@ -22,6 +24,8 @@ from repositories.selection import EVERYTHING, Selection
 
 log = logging.getLogger("docora.repositories")
 
+_OPTIONS = ("include", "exclude", "max_file_size")
+_STATE = ("status", "retry_count", "retry_at", "last_error_code", "last_error")
 _PUBLIC_ID = re.compile(r"repo_[0-9a-f]{24}")
 
 
@@ -30,15 +34,53 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
 
     The old watch is replaced in one transaction, so a failure on the way leaves it as it was.
     """
+    return _begin(app, RemoteUrl.parse(url), token, ref, selection, renews=True)[0]
+
+
+def ensure(
+    app: App, url: str, *, token: str = "", ref: str = "", selection: Selection = EVERYTHING
+) -> tuple[Watch, bool]:
+    """The app's watch of this repository with these options, and whether it is new. No token: the watch keeps its own.
+
+    Nothing is sent for a watch that has these options already, and only the difference for one that has others.
+    """
     remote = RemoteUrl.parse(url)
+    found = _find(app, remote, ref)
+    if found:
+        with suppress(NotWatched):  # unwatched since it was found
+            return _adjust(found, token, selection), False
+    return _begin(app, remote, token, ref, selection, renews=False)
+
+
+def find_unchanged(app: App, url: str, *, token: str, ref: str, selection: Selection) -> Watch | None:
+    """The watch for which `ensure` would do nothing; no host is asked, and nothing is locked."""
+    found = _find(app, RemoteUrl.parse(url), ref)
+    return found if found and not _needs_token(found, token) and found.selection.is_like(selection) else None
+
+
+def _find(app: App, remote: RemoteUrl, ref: str) -> Watch | None:
+    of_url = app.watches.filter(repository__clone_key=remote.clone_key, repository__ref=ref)
+    return of_url.select_related("app", "repository").first()
+
+
+def _begin(
+    app: App, remote: RemoteUrl, token: str, ref: str, selection: Selection, *, renews: bool
+) -> tuple[Watch, bool]:
     access.look(app, remote, token, ref)
     is_private = bool(token or github_app.granted(remote, [app.pk])) and _is_private(remote, ref)
     with transaction.atomic():
         if not hold_app(app):
             raise AppGone
         repository = _repository(remote, ref, is_private=is_private)
+        existing = repository.watches.select_for_update().filter(app=app)
+        if not renews and (made := existing.first()):  # another request has begun it meanwhile
+            made.app, made.repository = app, repository
+            _choose(made, selection)
+            if _needs_token(made, token):
+                _use_token(made, token)
+            return made, False
         hook = Hook.objects.filter(watch__app=app, watch__repository=repository).first()
-        _forget(repository.watches.filter(app=app))
+        _forget(existing)
         if 0 < settings.MAX_WATCHES_PER_APP <= app.watches.count():
             raise TooManyWatches(settings.MAX_WATCHES_PER_APP)
         made = Watch.objects.create(
@@ -54,22 +96,76 @@ def watch(app: App, url: str, *, token: str = "", ref: str = "", selection: Sele
             hook.watch = made
             hook.save(force_insert=True)
         request_snapshot(repository)
-    return made
+    return made, True
+
+
+def change_options(app: App, repository_id: str, **options: Any) -> Watch:
+    """Choose other files from now on: `include`, `exclude`, `max_file_size`, as far as they are given."""
+    with held_watch(app, repository_id) as watch:
+        _choose(watch, replace(watch.selection, **options))
+    return watch
 
 
 def change_token(app: App, repository_id: str, token: str) -> None:
     """Use another token from now on; what was delivered stays delivered."""
-    repository = watch_of(app, repository_id).repository
+    _check_token(watch_of(app, repository_id), token)
+    with held_watch(app, repository_id) as watch:
+        _use_token(watch, token)
+
+
+def drop_token(app: App, repository_id: str) -> None:
+    """Read the repository without a token from now on; TokenNeeded if that is not possible."""
+    watch = watch_of(app, repository_id)
+    if not watch.token:
+        return
+    remote, ref = watch.repository.remote, watch.repository.ref
     try:
-        clones.look(clones.Remote(url=repository.remote, token=token), repository.ref)
+        access.look(app, remote, "", ref)
+    except AccessDenied:
+        raise TokenNeeded from None
+    is_private = bool(github_app.granted(remote, [app.pk])) and _is_private(remote, ref)
+    with held_watch(app, repository_id) as watch:
+        Repository.objects.filter(pk=watch.repository_id).update(is_private=is_private)
+        _use_token(watch, "")
+
+
+def _adjust(found: Watch, token: str, selection: Selection) -> Watch:
+    needs_token = _needs_token(found, token)
+    if needs_token:
+        _check_token(found, token)
+    with held_watch(found.app, found.repository.public_id) as watch:
+        _choose(watch, selection)
+        if needs_token:
+            _use_token(watch, token)
+    return watch
+
+
+def _needs_token(watch: Watch, token: str) -> bool:
+    """Another token, or the one that was refused: it may be accepted by now."""
+    return bool(token) and (token != watch.token or watch.access_denied_at is not None)
+
+
+def _check_token(watch: Watch, token: str) -> None:
+    try:
+        clones.look(clones.Remote(url=watch.repository.remote, token=token), watch.repository.ref)
     except AccessDenied:
         raise TokenRefused from None
-    with _locked(app, repository_id) as repository:
-        accepted = {"token": token, "access_proven_at": timezone.now(), "access_denied_at": None}
-        if not watch_state.start_over(repository.watches.filter(app=app), **accepted):
-            raise NotWatched
-        circuit.reset(repository)
-        request_snapshot(repository)
+
+
+def _choose(watch: Watch, selection: Selection) -> None:
+    if not watch.selection.is_like(selection):
+        watch_state.choose(watch, selection)
+        # In whichever lane the app is: a run in the wrong one moves over.
+        messages.deliver(watch.pk, lane=queue.DELIVERIES)
+        watch.refresh_from_db(fields=[*_OPTIONS, *_STATE])
+
+
+def _use_token(watch: Watch, token: str) -> None:
+    accepted = {"token": token, "access_proven_at": timezone.now(), "access_denied_at": None}
+    watch_state.start_over(Watch.objects.filter(pk=watch.pk), **accepted)
+    circuit.reset(watch.repository)
+    request_snapshot(watch.repository)
+    watch.refresh_from_db(fields=_STATE)
 
 
 def unwatch(app: App, repository_id: str) -> None:

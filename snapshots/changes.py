@@ -86,6 +86,8 @@ def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Ch
         delivered = _told(Delivered.objects.filter(_rows_of("file", batch), watch=watch))
         parked = _told(Parked.objects.filter(_rows_of("file", batch), watch=watch))
         present = _versions(watch, sequence, batch)
+        for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present and pk in delivered]):
+            del present[file_id]
         gone = {file_id: delivered[file_id] for file_id in batch if file_id in delivered and file_id not in present}
         yield from _deletes(gone, parked, sequence)
         kept = {file_id: present[file_id] for file_id in batch if file_id in present}
@@ -131,6 +133,15 @@ def _versions(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, _V
     current, ended_later = versions.filter(until=None), versions.filter(until__gt=sequence)
     found = chain(current.values_list(*columns), ended_later.values_list(*columns))
     return {version.file_id: version for version in map(_Version._make, found)}
+
+
+def _not_chosen_any_more(watch: Watch, file_ids: list[int]) -> list[int]:
+    """Files that the app has, and that its watch's globs do not choose now. The size does not count: of a file that
+    outgrew `max_file_size` the app keeps what it has."""
+    selection = watch.selection
+    if not selection.include and not selection.exclude:
+        return []
+    return [file_id for file_id, path in paths_of(file_ids) if not selection.takes_path(path.text)]
 
 
 def _deletes(gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) -> Iterator[Change]:

@@ -10,6 +10,7 @@ from docora.api.schemas import Problem
 from docora.api.unknown_fields import RequestBody
 from docora.limits import seats
 from repositories import accounts
+from repositories.errors import BaseUrlFixed
 from repositories.models import App, OptionalEvent
 from snapshots.delivery import notices
 
@@ -29,11 +30,14 @@ class AppDetails(Schema):
     events: list[OptionalEvent] = Field(description="The optional events that it is told.")
     created_at: datetime
     watches: int
+    may_change_base_url: bool = Field(description="Whether the operator allows it.")
+    previous_token_until: datetime | None = Field(description="Earlier bearer tokens are accepted until then.")
     disabled_at: datetime | None = Field(description="Since then nothing is sent; see `disabled_reason`.")
     disabled_reason: str | None
 
 
 class AppChanges(RequestBody):
+    base_url: str | None = Field(None, max_length=2000, description="Webhooks go to {base_url}/create, /update, …")
     events: list[OptionalEvent] | None = Field(
         None, description="The optional events to be told from now on, and no others; nothing: as it is."
     )
@@ -54,6 +58,23 @@ class RotatedKey(Schema):
     previous_key_until: datetime | None
 
 
+class TokenRotationRequest(RequestBody):
+    overlap_seconds: int = Field(
+        _ONE_DAY,
+        ge=0,
+        le=30 * _ONE_DAY,
+        description="So long the old token is accepted, too. 0: every earlier token ends now.",
+    )
+
+
+_WITH_OVERLAP = TokenRotationRequest(overlap_seconds=_ONE_DAY)
+
+
+class RotatedToken(Schema):
+    bearer_token: str = Field(description="Shown once.")
+    previous_token_until: datetime | None
+
+
 class PingResult(Schema):
     accepted: bool
     status: int | None
@@ -68,10 +89,19 @@ def show_app(request: HttpRequest) -> AppDetails:
     return _details(app_of(request))
 
 
-@router.patch("/app", response={200: AppDetails, 422: Problem})
+@router.patch("/app", response={200: AppDetails, 403: Problem, 422: Problem, 503: Problem})
 def change_app(request: HttpRequest, body: AppChanges) -> AppDetails:
-    """Choose the optional events: `sync_recovered`, `sync_complete`."""
+    """Choose the optional events (`sync_recovered`, `sync_complete`), or another base URL where the operator allows it.
+
+    Deliveries under way stop and go on at the new base URL; nothing that was acknowledged is sent again.
+    """
     app = app_of(request)
+    if body.base_url is not None:
+        if not app.may_change_base_url:
+            raise BaseUrlFixed
+        with seats.calling(app):
+            accounts.check_endpoint(body.base_url)
+        accounts.change_base_url(app, body.base_url)
     if body.events is not None:
         accounts.choose_events(app, body.events)
     return _details(app)
@@ -89,6 +119,8 @@ def _details(app: App) -> AppDetails:
         events=app.events,
         created_at=app.created_at,
         watches=app.watches.count(),
+        may_change_base_url=app.may_change_base_url,
+        previous_token_until=accounts.previous_bearer_until(app),
         disabled_at=app.disabled_at,
         disabled_reason=app.disabled_reason or None,
     )
@@ -101,6 +133,14 @@ def rotate_webhook_key(request: HttpRequest, body: RotationRequest = _GENERATED)
     overlap = timedelta(seconds=body.overlap_seconds)
     new_key = accounts.rotate_webhook_key(app, overlap=overlap, webhook_key=body.webhook_key or "")
     return RotatedKey(webhook_key=new_key, previous_key_until=app.previous_key_until)
+
+
+@router.post("/app/bearer-token/rotate", response={200: RotatedToken, 409: Problem, 422: Problem})
+def rotate_bearer_token(request: HttpRequest, body: TokenRotationRequest = _WITH_OVERLAP) -> RotatedToken:
+    """A new bearer token; the one that is used now works for a while yet, so that its holders can change over."""
+    app = app_of(request)
+    token = accounts.rotate_bearer_token(app, overlap=timedelta(seconds=body.overlap_seconds))
+    return RotatedToken(bearer_token=token, previous_token_until=accounts.previous_bearer_until(app))
 
 
 @router.post("/ping", response={200: PingResult, 503: Problem})

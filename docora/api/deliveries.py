@@ -1,11 +1,12 @@
 """An app's own webhooks: what was sent, what came back, and sending again."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from django.db.models import Q
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
+from pydantic import AfterValidator, AwareDatetime
 
 from docora.api.auth import app_of
 from docora.api.schemas import REFUSED, UNKNOWN, Cursor, Limit, Message
@@ -21,9 +22,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time that UTC does not have") from None
+
+
+Event = Literal["create", "update", "delete", "sync_failed", "sync_recovered", "sync_complete"]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+
+
 class DeliveryAttempt(Schema):
-    id: int
-    message_id: str = Field(description="The same for every attempt at one message.")
+    delivery_id: int
+    id: int = Field(description="The older name of `delivery_id`.", json_schema_extra={"deprecated": True})
+    message_id: str = Field(description="The same for every attempt at one message: its `webhook-id`.")
     event: str
     path: str | None
     sha: str | None
@@ -38,6 +51,7 @@ class DeliveryAttempt(Schema):
     @classmethod
     def of(cls, delivery: Delivery) -> "DeliveryAttempt":
         return cls(
+            delivery_id=delivery.pk,
             id=delivery.pk,
             message_id=delivery.message_id,
             event=delivery.event,
@@ -62,12 +76,19 @@ class DeliveryPage(Schema):
 def list_deliveries(
     request: HttpRequest,
     repository_id: str,
+    path: Annotated[str, Query(max_length=10_000, description="Only attempts about this path.")] = "",
+    event: Annotated[Event | None, Query(description="Only attempts of this kind.")] = None,
+    status: Annotated[int | None, Query(ge=100, le=599, description="Only attempts with this answer.")] = None,
     failed: Annotated[bool, Query(description="Only attempts that were not acknowledged.")] = False,
+    since: Annotated[Moment | None, Query(description="Only attempts at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Only attempts before this time.")] = None,
     cursor: Cursor = "",
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Every attempt to tell the app something about the repository, newest first."""
     attempts = watch_of(app_of(request), repository_id).deliveries.order_by("-attempted_at", "-pk")
+    wanted = {"path": path, "event": event, "status": status, "attempted_at__gte": since, "attempted_at__lt": until}
+    attempts = attempts.filter(**{name: value for name, value in wanted.items() if value})
     if failed:
         attempts = attempts.filter(NOT_ACCEPTED)
     if cursor:

@@ -75,9 +75,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "last_error": {"at": "2026-01-30T17:02:11Z", "message": "The proof is missing or wrong."},
     },
     "WatchRequest": {"github_url": _WATCHED["github_url"], "github_token": "github_pat_11ABC", **_OPTIONS},
+    "EnsureRequest": {"github_url": _WATCHED["github_url"], **_OPTIONS},
+    "OptionsRequest": {"exclude": ["drafts/", "*.png"]},
     "TokenRequest": {"github_token": "github_pat_11ABC"},
     "RotationRequest": {"overlap_seconds": 86_400},
-    "AppChanges": {"events": ["sync_complete"]},
+    "AppChanges": {"base_url": "https://search.example.com/hooks", "events": ["sync_complete"]},
     "VerifyRequest": {"files": [{"path": "docs/start.md", "path_base64": None, "sha": _START}], "partial": True},
     "Verdict": {
         "equal": False,
@@ -106,6 +108,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "DeliveryPage": {
         "deliveries": [
             {
+                "delivery_id": 48213,
                 "id": 48213,
                 "message_id": "msg_8c1f0e5b7a2d4c6e9f3b1a0d5e7c2b4f",
                 "event": "update",
@@ -133,8 +136,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "events": ["sync_complete"],
         "created_at": "2026-01-30T08:00:00Z",
         "watches": 12,
+        "may_change_base_url": True,
+        "previous_token_until": None,
         "disabled_at": None,
         "disabled_reason": None,
+    },
+    "TokenRotationRequest": {"overlap_seconds": 86_400},
+    "RotatedToken": {
+        "bearer_token": "docora_" + "0123456789abcdef" * 4,
+        "previous_token_until": "2026-02-01T09:30:00Z",
     },
     "RotatedKey": {
         "webhook_key": "kq4nX2m8vT0sZb6yWc1rE9uJfA7pLd3hGoYi5tQxVwM",

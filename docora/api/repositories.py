@@ -32,21 +32,21 @@ router = Router(tags=["repositories"])
 
 DRY_RUN_PATIENCE = 20.0
 
-_TOKEN = Field("", max_length=2000, pattern=r"^[!-~]*$", description="A token that may read the repository.")
+Token = Annotated[str, Field(max_length=2000, pattern=r"^[!-~]*$")]
 Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]
 Globs = Annotated[list[Glob], Field(max_length=MOST_GLOBS)]
+FileSize = Annotated[int, Field(ge=1, le=2**53)]
 RefName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(check_ref_name)]
 Url = Annotated[str, Field(max_length=2000, examples=["https://github.com/owner/name"])]
 
 
-class WatchRequest(RequestBody):
+class WatchOptions(RequestBody):
     github_url: Url
-    github_token: str | None = _TOKEN
+    github_token: Token | None = Field("", description="A token that may read the repository.")
     branch: RefName | None = Field(None, description="A branch or tag; nothing: the remote's default branch.")
     include: Globs = Field([], description="Only files that match one of these, such as `docs/**/*.md`.")
     exclude: Globs = Field([], description="No files that match one of these.")
-    max_file_size: int | None = Field(None, ge=1, le=2**53, description="Larger files are left out (bytes).")
-    dry_run: bool = Field(False, description="Watch nothing; answer what the first sync would send.")
+    max_file_size: FileSize | None = Field(None, description="Larger files are left out (bytes).")
 
     @model_validator(mode="before")
     @classmethod
@@ -57,8 +57,32 @@ class WatchRequest(RequestBody):
         return body
 
     @property
-    def selection(self) -> Selection:
-        return Selection(include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size)
+    def options(self) -> dict[str, Any]:
+        selection = Selection(
+            include=tuple(self.include), exclude=tuple(self.exclude), max_file_size=self.max_file_size
+        )
+        return {"token": self.github_token or "", "ref": self.branch or "", "selection": selection}
+
+
+class WatchRequest(WatchOptions):
+    dry_run: bool = Field(False, description="Watch nothing; answer what the first sync would send.")
+
+
+class EnsureRequest(WatchOptions):
+    github_token: Token | None = Field("", description="Nothing: an existing watch keeps the one that it has.")
+
+
+class OptionsRequest(RequestBody):
+    """What is not given stays as it is; null takes an option away."""
+
+    include: Globs | None = None
+    exclude: Globs | None = None
+    max_file_size: FileSize | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in self.model_fields_set if name in type(self).model_fields}
+        return {name: value if name == "max_file_size" else tuple(value or ()) for name, value in given.items()}
 
 
 class DryRun(Schema):
@@ -259,19 +283,13 @@ def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> S
     Watching again what is watched already starts over, with the options that are given now. With `dry_run`
     nothing is watched: 200 says how much would be sent, 202 that counting takes longer; ask again then.
     """
-    app, url = app_of(request), body.github_url
-    options: dict[str, Any] = {
-        "token": body.github_token or "",
-        "ref": body.branch or "",
-        "selection": body.selection,
-    }
+    app, url, options = app_of(request), body.github_url, body.options
     if not body.dry_run:
         with seats.calling(app):
             if not watches.is_watching(app, url, body.branch or ""):
                 rate.spend_for_new_watch(app, spent=spent_by(request))
             made = WatchedRepository.of(watches.watch(app, url, **options))
-        response["Location"] = f"{request.path.rstrip('/')}/{made.repository_id}"
-        return Status(201, made)
+        return _created(request, response, made)
     question = dry_run.Question.of(app, url, **options)
     with seats.calling(app):
         if not dry_run.is_under_way(question):
@@ -283,6 +301,44 @@ def watch(request: HttpRequest, body: WatchRequest, response: HttpResponse) -> S
         return Status(200, found)
     response["Retry-After"] = "5"
     return Status(202, Message(message="Still counting; ask again."))
+
+
+@router.put(
+    "/repositories",
+    response={200: WatchedRepository, 201: WatchedRepository, **REFUSED, 409: Problem, **REMOTE},
+)
+def ensure(request: HttpRequest, body: EnsureRequest, response: HttpResponse) -> Status[WatchedRepository]:
+    """Watch a repository with these options, unless it is watched so already: for an app that registers at its start.
+
+    201: the watch is new, and every file is delivered. 200: it was there. With the same options nothing is sent, and no
+    host is asked; with others, what they choose in addition, and a delete of what they do not choose any more.
+    """
+    app, url, options = app_of(request), body.github_url, body.options
+    if unchanged := watches.find_unchanged(app, url, **options):
+        return Status(200, WatchedRepository.of(unchanged))
+    with seats.calling(app):
+        if not watches.is_watching(app, url, options["ref"]):
+            rate.spend_for_new_watch(app, spent=spent_by(request))
+        found, is_new = watches.ensure(app, url, **options)
+    made = WatchedRepository.of(found)
+    return _created(request, response, made) if is_new else Status(200, made)
+
+
+def _created(request: HttpRequest, response: HttpResponse, made: WatchedRepository) -> Status[WatchedRepository]:
+    response["Location"] = f"{request.path.rstrip('/')}/{made.repository_id}"
+    return Status(201, made)
+
+
+@router.patch("/repositories/{repository_id}", response={200: RepositoryState, **REFUSED})
+def change_options(request: HttpRequest, repository_id: str, body: OptionsRequest) -> RepositoryState:
+    """Choose other files from now on. Only the difference is sent.
+
+    What `include` and `exclude` do not choose any more is sent as a delete. Of a file that is larger than
+    `max_file_size` the app keeps what it has. Cursors of the change feed end with 410.
+    """
+    watch = watches.change_options(app_of(request), repository_id, **body.changes)
+    known = _known_snapshots([watch]).get(watch.pk)
+    return RepositoryState.of_watch(watch, known, count_acknowledged([watch])[watch.pk], watch.parked.count())
 
 
 @router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})
@@ -299,6 +355,15 @@ def change_token(request: HttpRequest, repository_id: str, body: TokenRequest) -
     with seats.calling(app):
         watches.change_token(app, repository_id, body.github_token)
     return Message(message="Token updated successfully")
+
+
+@router.delete("/repositories/{repository_id}/token", response={204: None, **REFUSED, **REMOTE})
+def drop_token(request: HttpRequest, repository_id: str) -> Status[None]:
+    """Read the repository without a token from now on; 422 if that is not possible. What was delivered stays so."""
+    app = app_of(request)
+    with seats.calling(app):
+        watches.drop_token(app, repository_id)
+    return Status(204, None)
 
 
 @router.post("/repositories/{repository_id}/resync", response={202: Message, **UNKNOWN})

@@ -63,6 +63,8 @@ def with_warnings(request: HttpRequest, response: HttpResponseBase) -> HttpRespo
     if ignored and isinstance(response, HttpResponse) and response.content and "json" in response["Content-Type"]:
         warnings = [FieldProblem(field=name, message="unknown, and ignored").model_dump() for name in ignored]
         response.content = json.dumps({**json.loads(response.content), "warnings": warnings}).encode()
+        if "Content-Length" in response:  # of the shorter answer, which would be cut off there
+            response["Content-Length"] = str(len(response.content))
     return response
 
 

@@ -78,7 +78,7 @@ class OnboardForm(_AppForm):
 
     class Meta:
         model = App
-        fields = ["name", "base_url", "email", "website", "description", "events"]
+        fields = ["name", "base_url", "email", "website", "description", "events", "may_change_base_url"]
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
 
 
@@ -92,6 +92,12 @@ class OverlapForm(PlainForm):
     )
 
 
+class TokenOverlapForm(OverlapForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["hours"].help_text = "For so long, the old token works too. 0 ends every earlier token at once."
+
+
 class ReasonForm(PlainForm):
     reason = forms.CharField(max_length=200, initial="Disabled by an operator", help_text="The app's page shows it.")
 
@@ -100,8 +106,8 @@ def is_disabled(app: App) -> bool:
     return app.disabled_at is not None
 
 
-def _rotate_bearer(app: App, _: dict[str, Any]) -> Secrets:
-    token = accounts.rotate_bearer_token(app)
+def _rotate_bearer(app: App, data: dict[str, Any]) -> Secrets:
+    token = accounts.rotate_bearer_token(app, overlap=timedelta(hours=data["hours"]))
     return Secrets(title="The new bearer token", values=[("App id", app.public_id), ("Bearer token", token)])
 
 
@@ -157,7 +163,7 @@ class AppAdmin(ConsoleAdmin):
     ordering = ["name"]
     list_filter = [AppStateFilter]
     change_form_template = "docora/console/app.html"
-    fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "events"]
+    fields = ["name", "base_url", "email", "website", "description", "max_in_flight", "events", "may_change_base_url"]
     form = EditForm
     operations = [
         Operation(name="ping", label="Ping", icon="network_ping", run=_ping),
@@ -166,8 +172,9 @@ class AppAdmin(ConsoleAdmin):
             label="Rotate bearer token",
             icon="key",
             run=_rotate_bearer,
+            form=TokenOverlapForm,
             makes_secrets=True,
-            explanation="The app gets a new bearer token. The old one stops working at once.",
+            explanation="The app gets a new bearer token. During the overlap the old one works too.",
         ),
         Operation(
             name="rotate_key",
@@ -213,6 +220,14 @@ class AppAdmin(ConsoleAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return self.has_operate_permission(request)
 
+    def save_model(self, request: HttpRequest, obj: App, form: Any, change: bool) -> None:
+        """A new base URL goes its own way: deliveries under way must go on there."""
+        base_url = obj.base_url
+        if change:
+            obj.base_url = App.objects.values_list("base_url", flat=True).get(pk=obj.pk)
+        super().save_model(request, obj, form, change)
+        accounts.change_base_url(obj, base_url)
+
     def prepare(self, rows: list[App]) -> None:
         states.APP.attach(rows)
         ids = [app.pk for app in rows]
@@ -251,6 +266,7 @@ class AppAdmin(ConsoleAdmin):
             ("In the slow lane", ago(app.slow_since)),
             ("Sent to again", NOTHING if is_disabled(app) else due(app.resting_until)),
             ("Signed with old keys too, until", ago(app.previous_key_until)),
+            ("Old bearer tokens work until", ago(accounts.previous_bearer_until(app))),
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),
             ("Accepted in the last day", self.success(app)),

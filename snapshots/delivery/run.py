@@ -295,19 +295,32 @@ class Run:
         with transaction.atomic() if outcomes or self._refused else nullcontext():
             row = self._row()
             is_current = row.generation == self._watch.generation
+            goes_on = is_current and row.restarts == self._watch.restarts
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
                 acknowledged = [outcome.message.change for outcome in outcomes if outcome.acknowledges]
-                parked = self._park(doubtful_too=park_all or self._believes_refusals)
+                parked = self._park(doubtful_too=park_all or self._believes_refusals) if goes_on else 0
                 _acknowledge(row, acknowledged, parked)
-        if not is_current:
+        if is_current and not goes_on:
+            self._await_what_was_sent()
+        if not goes_on:
             raise Outdated
+
+    def _await_what_was_sent(self) -> None:
+        """Send nothing more, but note the answers to what is under way: the app has it, and is not told it again."""
+        self._client.drop_waiting()
+        while self._client.unanswered:
+            self._held.check()
+            for message, answer in self._client.answers(patience=_PULSE):
+                self._note(_Outcome(message, answer))
+        if self._outcomes:
+            self._record()
 
     def _row(self) -> Watch:
         """The watch as it is now. Locked, where something is to be written: no unwatch, no resync and no other run can
         come between this look and the write."""
-        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "files", "digest", "step")
+        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "restarts", "files", "digest", "step")
         row = (watches.select_for_update() if connection.in_atomic_block else watches).first()
         if row is None:
             raise WatchGone

@@ -26,6 +26,7 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
+from snapshots.acknowledged import forget_not_chosen
 from snapshots.delivery import completion, endpoint
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
 from snapshots.delivery.webhooks import Answer, WebhookClient
@@ -38,11 +39,6 @@ _BUDGET = 120.0
 # The few workers for hints send what is quickly sent; the rest goes on in the ordinary lane.
 _URGENT_BUDGET = 2.0
 _MOST_URGENT = 10
-# What others write to a watch while its run waits to begin.
-_MAY_HAVE_CHANGED = (
-    "status", "synced_sequence", "asked_again", "generation", "resyncs", "retry_count", "access_denied_at",
-    "access_proven_at",
-)  # fmt: skip
 
 
 def request_deliveries(repository: Repository, *, urgent: bool = False) -> None:
@@ -131,7 +127,11 @@ def _rerun_after_current(watch: Watch) -> None:
 
 
 def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Counts) -> float | None:
-    watch.refresh_from_db(fields=_MAY_HAVE_CHANGED)
+    # Others write to a watch and to its app while the run waits to begin. Both rows at one moment: a run that knows the
+    # newest `restarts` must know what they stand for.
+    watch = Watch.objects.select_related("app", "repository").get(pk=watch.pk)
+    if watch.app.disabled_at:
+        return None
     snapshot = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     if snapshot is None or (snapshot.sequence <= watch.synced_sequence and not watch.asked_again):
         watch_state.settle(Watch.objects.filter(pk=watch.pk))
@@ -159,6 +159,8 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
             return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         return 0.0
+    if not watch.synced_sequence:
+        forget_not_chosen(watch)
     _complete(watch, snapshot, lane, counts)
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:

@@ -1,12 +1,19 @@
 """An app looks after its own webhooks: the log, sending again, a test event, another key."""
 
+from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from django.utils import timezone
 
+from docora.api import deliveries
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
-from repositories.models import App, Watch
+from repositories import watches
+from repositories.base import cursors
+from repositories.models import App, Repository, Watch
+from snapshots.models import Delivery
 from tests.support.api import Api
 from tests.support.worker import Work
 
@@ -35,6 +42,59 @@ def test_the_log_shows_every_attempt_newest_first(alice_api: Api, watched: str, 
     assert found == sorted(found, key=lambda attempt: (attempt["attempted_at"], attempt["id"]), reverse=True)
     assert all(attempt["accepted"] and attempt["commit_sha"] == remote.tip() for attempt in found)
     assert attempts(alice_api, f"{watched}/deliveries?failed=true") == []
+
+
+def test_the_log_is_filtered_by_path_event_status_and_time(
+    alice_api: Api, alice: Receiver, watched: str, remote: HostedRepository, work: Work
+) -> None:
+    """A half of the rows is dated back by an hour."""
+    remote.commit({"README.md": "# Another\n", "docs/start.md": None})
+    watches.request_snapshot(Repository.objects.get())
+    with alice.faults.put(ReceiverFault(path="README.md", status=422)):
+        work()
+    now = timezone.now()
+    Delivery.objects.filter(event="create").update(attempted_at=now - timedelta(hours=1))
+
+    def found(**filters: Any) -> set[tuple[str, str]]:
+        page = attempts(alice_api, f"{watched.replace('/api/', '/api/v1/')}/deliveries?{urlencode(filters)}")
+        return {(attempt["event"], attempt["path"]) for attempt in page}
+
+    assert found(path="README.md") == {("create", "README.md"), ("update", "README.md")}
+    assert found(path="READ") == set()
+    assert found(event="delete") == {("delete", "docs/start.md")}
+    assert found(status=422) == found(failed=True) == {("update", "README.md")}
+    assert {event for event, _ in found(until=(now - timedelta(minutes=1)).isoformat())} == {"create"}
+    assert {event for event, _ in found(since=f"{now - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}")} == {
+        "update",
+        "delete",
+    }
+    assert found(path="README.md", event="create", status=422) == set()
+    assert found(since=now.isoformat(), until=now.isoformat()) == set()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["event=push", "status=99", "since=yesterday", "since=2026-01-31T09:30:00", "until=0001-01-01T00:00%2B14:00"],
+)
+def test_a_filter_that_cannot_be_is_422(alice_api: Api, watched: str, query: str) -> None:
+    assert alice_api.get(f"{watched}/deliveries?{query}").status_code == 422
+
+
+def test_a_delivery_has_an_id_named_like_the_others(alice_api: Api, watched: str) -> None:
+    for attempt in attempts(alice_api, f"{watched}/deliveries"):
+        assert attempt["delivery_id"] == attempt["id"] == Delivery.objects.get(message_id=attempt["message_id"]).pk
+
+
+@pytest.mark.any_database  # PostgreSQL reads so few rows without an index
+def test_every_filter_reads_a_range_of_the_index(watched: str) -> None:
+    """By watch and time, in the order of the page: no sorting, and no row of another watch."""
+    moment, rows = timezone.now(), Watch.objects.get().deliveries.order_by("-attempted_at", "-pk")
+    for filtered in (
+        rows.filter(path="README.md"),
+        rows.filter(event="create", status=200, attempted_at__gte=moment, attempted_at__lt=moment),
+        rows.filter(deliveries._older(cursors.encode("deliveries", 1_000_000, 7))),
+    ):
+        assert "delivery_watch_attempted" in filtered[:101].explain()
 
 
 def test_a_failure_shows_what_the_endpoint_said(

@@ -63,6 +63,7 @@ def test_every_call_checks_its_query(
     ids = {"repository_id": made["repository_id"], "path": "README.md", "delivery_id": "1"}
     bodies = {
         "/repositories": {"github_url": remote.url},
+        "/repositories/{repository_id}": {},
         "/repositories/{repository_id}/token": {"github_token": "ghp_any"},
         "/app": {"events": []},
     }
@@ -85,7 +86,9 @@ def test_a_call_without_a_body_has_none_of_the_fields_that_are_sent(
 
 def test_a_page_has_its_warnings_beside_its_items(alice_api: Api, remote: HostedRepository) -> None:
     alice_api.watch(remote.url)
-    page = alice_api.get("/api/repositories?page=2").json()
+    answer = alice_api.get("/api/repositories?page=2")
+    assert int(answer["Content-Length"]) == len(answer.content)
+    page = answer.json()
     assert (len(page["repositories"]), [item["field"] for item in page["warnings"]]) == (1, ["page"])
 
 

@@ -107,11 +107,22 @@ def test_onboarding_says_what_is_wrong(operator: Client) -> None:
     assert not App.objects.exists()
 
 
-def test_rotating_the_bearer_token_ends_the_old_one(operator: Client) -> None:
+def test_rotating_the_bearer_token_keeps_the_old_one_for_the_overlap(operator: Client) -> None:
     old = accounts.onboard("Bob's wiki", "https://wiki.example.com")
-    new = secret(operate(operator, App.objects.get(), "rotate_bearer"), "Bearer token")
-    assert (api_status(operator, old.bearer_token), api_status(operator, new)) == (401, 200)
-    assert logged() == ["olga: Rotate bearer token"]
+    new = secret(operate(operator, App.objects.get(), "rotate_bearer", hours=2), "Bearer token")
+    assert (api_status(operator, old.bearer_token), api_status(operator, new)) == (200, 200)
+    newest = secret(operate(operator, App.objects.get(), "rotate_bearer", hours=0), "Bearer token")
+    assert [api_status(operator, token) for token in (old.bearer_token, new, newest)] == [401, 401, 200]
+    assert logged() == ["olga: Rotate bearer token"] * 2
+
+
+def test_a_base_url_that_is_edited_is_where_a_delivery_under_way_goes_on(operator: Client, watch: Watch) -> None:
+    path = reverse("admin:repositories_app_change", args=[watch.app_id])
+    fields = {"name": "Alice", "base_url": "https://new.example.com/", "max_in_flight": 3, "may_change_base_url": "on"}
+    assert operator.post(path, fields).status_code == 302
+    app = App.objects.get()
+    assert (app.base_url, app.max_in_flight, app.may_change_base_url) == ("https://new.example.com", 3, True)
+    assert Watch.objects.get().restarts == 1
 
 
 def test_rotating_the_webhook_key_signs_with_both_for_a_while(operator: Client, alice_app: App) -> None:

@@ -40,6 +40,9 @@ class Command(BaseCommand):
             metavar="-",
             help="read the app's own key, 16 to 500 characters, from standard input (default: a generated one)",
         )
+        parser.add_argument(
+            "--may-change-base-url", action="store_true", help="let the app change its base URL itself, through the API"
+        )
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -60,6 +63,7 @@ class Command(BaseCommand):
                 email=options["email"],
                 website=options["website"],
                 description=options["description"],
+                may_change_base_url=options["may_change_base_url"],
             )
         except ValidationError as error:
             complaints = [f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()]
