@@ -179,6 +179,7 @@ def test_every_page_of_the_api_costs_what_it_shows(large: Large) -> None:
         f"{this}/changes?since={feed.cursor_for(watch, inside_of_the_first_snapshot)}",
         f"{this}/deliveries",
         f"{this}/deliveries?failed=true",
+        f"{this}/hook",
     ]
     documented = api.get("/api/openapi.json").json()["paths"]
     readable = {path for path, methods in documented.items() if "get" in methods}
@@ -196,7 +197,7 @@ def test_every_page_of_the_api_costs_what_it_shows(large: Large) -> None:
 def _read_two_pages(api: Api, path: str, pages: Pages) -> None:
     with pages.page(path):
         answer = api.get(path)
-    assert answer.status_code == 200, path
+    assert answer.status_code == (404 if path.endswith("/hook") else 200), path  # nobody asked for a hook
     page = {} if answer.streaming else answer.json()
     if cursor := page.get("next_cursor") or page.get("cursor"):
         following = f"{path.partition('?')[0]}?{'since' if '/changes' in path else 'cursor'}={cursor}"
