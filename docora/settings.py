@@ -142,6 +142,7 @@ JOB_FUNCTIONS: tuple[str, ...] = (
     "docora.console.bulk.run",
     "docora.console.disk.measure",
     "repositories.jobs.purge_clone",
+    "repositories.jobs.recheck_owner",
     "snapshots.jobs.announce_failure",
     "snapshots.jobs.announce_recovery",
     "snapshots.jobs.announce_refusal",

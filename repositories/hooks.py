@@ -14,6 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from repositories import github_app
 from repositories.base import queue
 from repositories.errors import InvalidUrl, NoHook
 from repositories.git.urls import RemoteUrl
@@ -106,6 +107,11 @@ def find(public_id: str) -> Hook | None:
 def _new_secret() -> str:
     """In the form that Standard Webhooks gives to secrets; the other hosts take any text."""
     return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+
+
+def is_of_github_app(hook: Hook) -> bool:
+    """Whether the hook is that of the host on which the operator's GitHub App reads."""
+    return bool(hook.host) and hook.host == github_app.git_address()
 
 
 def concerned(hook: Hook, push: Push) -> list[Repository]:

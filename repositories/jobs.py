@@ -2,13 +2,21 @@
 
 from rq import get_current_job
 
-from repositories import watches
+from repositories import accounts, watches
+from repositories.models import Watch
 from repositories.repo_lock.retry import retry_when_locked
 
 
 @retry_when_locked
 def purge_clone(clone_key: str) -> None:
     watches.purge_clone(clone_key, job_id=job_id())
+
+
+def recheck_owner(owner: str) -> None:
+    """What the GitHub App may read of this owner's repositories has changed, or may have."""
+    if not isinstance(owner, str):
+        raise ValueError(f"{owner!r:.200} is not the name of an owner")
+    accounts.look_again(Watch.objects.all(), owner=owner)
 
 
 def job_id() -> str:

@@ -93,6 +93,13 @@ def purge_clone(clone_key: str, *, repository_id: int) -> None:
     )
 
 
+def recheck_owner(owner: str) -> None:
+    """The caller hears of it at once if it cannot be queued."""
+    # The id is made of what an id may contain, and may be shared: the job looks at all that is there when it runs.
+    job_id = "recheck-" + "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in owner[:100])
+    queue.enqueue_now(queue.SNAPSHOTS, "repositories.jobs.recheck_owner", owner, job_id=job_id, timeout=_SHORT)
+
+
 def reconcile() -> None:
     queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.reconcile_all", None, job_id="reconcile", timeout=_RECONCILE_TIMEOUT)
 

@@ -16,7 +16,7 @@ from repositories.git.urls import RemoteUrl
 from repositories.github_app import _api
 from repositories.models import App, GitHubGrant
 
-__all__ = ["forget_token", "granted", "kept_token", "serves", "token_for", "token_of_installation"]
+__all__ = ["forget_token", "git_address", "granted", "kept_token", "serves", "token_for", "token_of_installation"]
 
 _KEPT = "docora:github-app-token:"
 _RENEWED_BEFORE_ITS_END = 600
@@ -24,9 +24,13 @@ _RENEWED_BEFORE_ITS_END = 600
 _NOT_INSTALLED_FOR = 60
 
 
+def git_address() -> str:
+    """The host on which the GitHub App reads; empty if there is none."""
+    return _api.git_address() if settings.GITHUB_APP_ID else ""
+
+
 def serves(remote: RemoteUrl) -> bool:
-    """Whether there is a GitHub App, and the repository is on its host."""
-    return bool(settings.GITHUB_APP_ID) and remote.address == _api.git_address()
+    return remote.address == git_address()
 
 
 def granted(remote: RemoteUrl, apps: Iterable[int]) -> set[int]:

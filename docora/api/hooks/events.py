@@ -13,6 +13,8 @@ _EVENT_HEADERS = ("X-Forgejo-Event", "X-Gitea-Event", "X-GitHub-Event", "X-Gitla
 # A system hook of GitLab says in its body what it tells of.
 _PUSHES = {"push", "Push Hook", "Tag Push Hook", "System Hook", "repo:push"}
 _GITLAB_PUSHES = {"push", "tag_push"}
+# Of a GitHub App: it was installed, removed or suspended somewhere, or for other repositories than before.
+_INSTALLATIONS = {"installation", "installation_repositories"}
 
 
 class Malformed(Exception):
@@ -25,6 +27,16 @@ def event_of(headers: Mapping[str, str]) -> str:
 
 def is_push(event: str) -> bool:
     return event in _PUSHES
+
+
+def is_about_installations(event: str) -> bool:
+    return event in _INSTALLATIONS
+
+
+def read_owner(body: bytes, content_type: str) -> str:
+    """The account whose repositories an installation is for."""
+    installation = _dictionary(_parse(body, content_type).get("installation"))
+    return _text(_dictionary(installation.get("account")).get("login"))
 
 
 def read_push(body: bytes, content_type: str) -> Push:

@@ -21,7 +21,8 @@ from docora.api.hooks.proofs import Proofs
 from docora.api.problems import busy, problem
 from docora.limits import rate
 from docora.limits.client_address import client_address
-from repositories import hints, hooks
+from repositories import hints, hooks, messages
+from repositories.base import queue
 from repositories.errors import QueueUnavailable, RateLimited
 from repositories.hooks import Push
 from repositories.models import Hook
@@ -77,6 +78,8 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
         return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
     rate.spend_for_hook(hook.public_id)
     try:
+        if hook.host and events.is_about_installations(event):
+            return _note_installation(hook, event, events.read_owner(body, request.content_type or ""))
         push = _push(hook, event, body, request.content_type or "")
     except events.Malformed as error:
         hooks.note(hook.public_id, event=event, outcome="refused", error=str(error))
@@ -85,6 +88,16 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     hints.give(repositories, by_hook=True)
     hooks.note(hook.public_id, event=event, outcome="accepted" if repositories else "ignored")
     return HttpResponse(status=HTTPStatus.ACCEPTED if repositories else HTTPStatus.NO_CONTENT)
+
+
+def _note_installation(hook: Hook, event: str, owner: str) -> HttpResponse:
+    """Nothing of it is believed but that a look is worth it: a worker asks what the GitHub App may read now."""
+    is_ours = bool(owner) and hooks.is_of_github_app(hook)
+    if is_ours:
+        with queue.without_waiting():
+            messages.recheck_owner(owner)
+    hooks.note(hook.public_id, event=event, outcome="accepted" if is_ours else "ignored")
+    return HttpResponse(status=HTTPStatus.ACCEPTED if is_ours else HTTPStatus.NO_CONTENT)
 
 
 def _push(hook: Hook, event: str, body: bytes, content_type: str) -> Push:

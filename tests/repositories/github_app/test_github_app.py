@@ -1,6 +1,7 @@
 """The operator's GitHub App: who may read through it, and tokens that end, are withdrawn or cannot be had."""
 
 import ipaddress
+import json
 
 import fakeredis
 import pytest
@@ -14,12 +15,13 @@ from pytest_django import Settings
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.github_api import GitHubApi
 from docora.demo.receiver import Receiver
-from repositories import access, accounts, github_app, watches
+from repositories import access, accounts, github_app, hooks, watches
 from repositories.errors import AccessDenied, HostUnavailable
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.look import take_snapshot
 from snapshots.schedule import tick
 from tests.support.api import Api
+from tests.support.git_hooks import Sent, sign
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -285,3 +287,48 @@ def test_grants_are_made_and_withdrawn_in_the_admin(
     assert admin_client.post(delete, {"post": "yes"}).status_code == 302
     watch.refresh_from_db()
     assert not access.is_proven(watch)
+
+
+def _installation_event(event: str, owner: str, secret: str) -> Sent:
+    body = json.dumps({"action": "suspend", "installation": {"id": 1, "account": {"login": owner}}}).encode()
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": event,
+        "X-Hub-Signature-256": f"sha256={sign(secret, body)}",
+    }
+    return Sent(body, headers)
+
+
+@pytest.mark.parametrize("event", ["installation", "installation_repositories"])
+def test_the_news_of_an_installation_ends_and_gives_access_at_once(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository, git_host: GitHost, work: Work, event: str
+) -> None:
+    hook, key = hooks.open_for_host(git_host.address)
+    url = f"/hooks/{hook.public_id}"
+    api.suspend("acme")
+    assert _installation_event(event, "Acme", key).to(url).status_code == 202
+    work()
+    watch.refresh_from_db()
+    assert watch.access_denied_at
+    api.suspend("acme", suspended=False)
+    secret.commit({"a.md": "2"})
+    assert _installation_event(event, "Acme", key).to(url).status_code == 202
+    work()
+    watch.refresh_from_db()
+    assert watch.status == WatchStatus.SYNCED
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+
+
+def test_the_news_of_an_installation_is_for_the_host_of_the_github_app_and_needs_a_proof(
+    watch: Watch, git_host: GitHost, settings: Settings, work: Work
+) -> None:
+    hook, key = hooks.open_for_host(git_host.address)
+    url, sent = f"/hooks/{hook.public_id}", _installation_event("installation", "acme", key)
+    assert sent.without_proof().to(url).status_code == 401
+    settings.GITHUB_APP_ID = ""
+    assert sent.to(url).status_code == 204
+    of_the_watch, key = hooks.open_for(watch)
+    assert _installation_event("installation", "acme", key).to(f"/hooks/{of_the_watch.public_id}").status_code == 204
+    work()
+    watch.refresh_from_db()
+    assert access.is_proven(watch)
