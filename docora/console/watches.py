@@ -36,7 +36,7 @@ from docora.limits import seats
 from repositories import watch_state, watches
 from repositories.errors import EndpointDisabled, all_errors, hint_for
 from repositories.models import Watch, WatchStatus
-from repositories.selection import EVERYTHING
+from repositories.selection import EVERYTHING, MOST_GLOBS, check_glob
 from snapshots.acknowledged import count_acknowledged, count_parked
 from snapshots.delivery import redelivery
 from snapshots.models import Delivery, Parked, Snapshot
@@ -48,6 +48,46 @@ class TokenForm(PlainForm):
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
         help_text="It is tried at once, stored encrypted and never shown.",
     )
+
+
+def _globs(text: str) -> tuple[str, ...]:
+    """One on each line."""
+    globs = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if len(globs) > MOST_GLOBS:
+        raise ValidationError(f"There can be {MOST_GLOBS} globs.")
+    try:
+        return tuple(check_glob(glob) for glob in globs)
+    except ValueError as error:
+        raise ValidationError(str(error)) from None
+
+
+class FiltersForm(PlainForm):
+    include = forms.CharField(
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 4}),
+        help_text="Only files that match one of these globs, one on each line, such as docs/**/*.md. Empty: all.",
+    )
+    exclude = forms.CharField(
+        required=False, widget=forms.Textarea(attrs={"rows": 4}), help_text="No files that match one of these."
+    )
+    max_file_size = forms.IntegerField(
+        required=False, min_value=1, label="Largest file, in bytes", help_text="Empty: no limit of its own."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        chosen = self.row.selection
+        self.initial = {
+            "include": "\n".join(chosen.include),
+            "exclude": "\n".join(chosen.exclude),
+            "max_file_size": chosen.max_file_size,
+        }
+
+    def clean_include(self) -> tuple[str, ...]:
+        return _globs(self.cleaned_data["include"])
+
+    def clean_exclude(self) -> tuple[str, ...]:
+        return _globs(self.cleaned_data["exclude"])
 
 
 class MomentForm(PlainForm):
@@ -88,6 +128,11 @@ def _change_token(watch: Watch, data: dict[str, Any]) -> str:
 def _redeliver_since(watch: Watch, data: dict[str, Any]) -> str:
     redelivery.redeliver_since(watch, data["moment"])
     return f"What {watch.app.name} got since {data['moment']:%Y-%m-%d %H:%M} is being sent again."
+
+
+def _edit_filters(watch: Watch, data: dict[str, Any]) -> str:
+    watches.change_options(watch.app, watch.repository.public_id, **data)
+    return f"{watch.app.name} is being told the difference."
 
 
 def _unwatch(watch: Watch, _: dict[str, Any]) -> str:
@@ -176,6 +221,15 @@ class WatchAdmin(ConsoleAdmin):
             run=_change_token,
             form=TokenForm,
             explanation="What was delivered stays delivered; the errors of the watch are cleared.",
+        ),
+        Operation(
+            name="edit_filters",
+            label="Edit filters",
+            icon="filter_alt",
+            run=_edit_filters,
+            form=FiltersForm,
+            sends=True,
+            explanation="Files that are not chosen any more are sent as deletes, those chosen anew as creates.",
         ),
         Operation(
             name="unwatch",

@@ -382,3 +382,25 @@ def test_unwatching_tells_the_impact_and_takes_the_clone_with_the_last_watch(
     assert not Watch.objects.exists()
     assert not clone.exists()
     assert logged() == ["olga: Unwatch"]
+
+
+def test_filters_are_edited_and_the_app_is_told_the_difference(
+    operator: Client, watch: Watch, alice: Receiver, work: Work
+) -> None:
+    assert "docs/start.md" in alice.files[watch.repository.public_id]
+    page = operate(operator, watch, "edit_filters", include="*.md\n", exclude="docs/**", max_file_size="")
+    assert "is being told the difference" in page
+    work()
+    assert list(alice.files[watch.repository.public_id]) == ["README.md"]
+    watch.refresh_from_db()
+    assert watch.selection == Selection(include=("*.md",), exclude=("docs/**",))
+    form = operator.get(reverse("admin:repositories_watch_edit_filters", args=[watch.pk])).content.decode()
+    assert re.search(r"<textarea[^>]*>\s*docs/\*\*</textarea>", form)
+    assert logged() == ["olga: Edit filters"]
+
+
+def test_a_filter_that_can_match_nothing_is_refused(operator: Client, watch: Watch) -> None:
+    page = operate(operator, watch, "edit_filters", include="/etc/passwd", exclude="", max_file_size="")
+    assert "a glob is a path below the repository" in page
+    watch.refresh_from_db()
+    assert watch.selection == Selection()
