@@ -4,6 +4,7 @@ It builds on `docora.condition`, and goes further than /ready may: it asks hosts
 when something is down, so every check has a thread of its own and a deadline; one that hangs holds up nobody.
 """
 
+import http.client
 import os
 import shutil
 import socket
@@ -27,7 +28,7 @@ from django.db import DatabaseError, connection
 
 from docora import condition, env
 from docora.processes import preflight
-from repositories.base import connections, network, pulse, queue
+from repositories.base import connections, network, proxy, pulse, queue
 from repositories.errors import DocoraError
 from repositories.git.urls import RemoteUrl
 from repositories.models import Repository
@@ -267,26 +268,51 @@ def _git_host(address: str, name: str) -> Iterator[Finding]:
     try:
         expires = _dial(url)
     except (DocoraError, OSError) as error:
-        yield unwell(name, str(error), "See the name, the network, DOCORA_TRUSTED_NETWORKS and DOCORA_GIT_CA_FILE.")
+        yield unwell(
+            name,
+            str(error),
+            "See its name, DOCORA_TRUSTED_NETWORKS, DOCORA_HTTP_PROXY, DOCORA_GIT_CA_FILE.",
+        )
         return
     yield _expiry(name, "it answers; its certificate", expires, remedy="Its operator must renew it.")
 
 
 def _dial(url: RemoteUrl) -> datetime:
     """The end of the certificate of a host that answers over TLS."""
-    address = network.resolve(url.host, url.port)[0]
     trusted = ssl.create_default_context(cafile=settings.GIT_CA_FILE)
-    with (
-        socket.create_connection((address, url.port), timeout=_DIAL_SECONDS) as plain,
-        trusted.wrap_socket(plain, server_hostname=url.host) as secure,
-    ):
+    with _connect(url) as plain, trusted.wrap_socket(plain, server_hostname=url.host) as secure:
         certificate = secure.getpeercert(binary_form=True)
     return x509.load_der_x509_certificate(certificate or b"").not_valid_after_utc
 
 
+def _connect(url: RemoteUrl) -> socket.socket:
+    through = proxy.for_host(url.host)
+    if through is None:
+        address = network.resolve(url.host, url.port)[0]
+        return socket.create_connection((address, url.port), timeout=_DIAL_SECONDS)
+    proxy.check_target(url.host, plain=False)
+    way = http.client.HTTPConnection(proxy.resolve(through)[0], through.port, timeout=_DIAL_SECONDS)
+    way.set_tunnel(url.host, url.port, headers=through.headers)
+    way.connect()
+    return way.sock
+
+
+def _proxy(name: str) -> Iterator[Finding]:
+    through = proxy.configured()
+    if through is None:
+        yield _ok(name, "not set: hosts and receivers are dialled directly")
+        return
+    remedy = "See DOCORA_HTTP_PROXY, and whether the proxy runs."
+    try:
+        with socket.create_connection((proxy.resolve(through)[0], through.port), timeout=_DIAL_SECONDS):
+            yield _ok(name, f"{through.url} takes connections")
+    except (DocoraError, OSError) as error:
+        yield _error(name, f"{through.url}: {error}", remedy)
+
+
 def _certificates(name: str) -> Iterator[Finding]:
     """The authorities of one's own."""
-    files = {"DOCORA_GIT_CA_FILE": settings.GIT_CA_FILE}
+    files = {"DOCORA_GIT_CA_FILE": settings.GIT_CA_FILE, "DOCORA_CA_FILE": settings.CA_FILE}
     for setting, file in files.items():
         if file is None:
             yield _ok(f"{name} {setting}", "not set: the system's authorities")
@@ -339,5 +365,6 @@ _CHECKS: dict[str, Check] = {
     "scheduler": _condition,
     "disk": _disk,
     "proxies in front": _web,
+    "forward proxy": _proxy,
     "certificates": _certificates,
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -171,6 +172,29 @@ def _fernet_keys(name: str, meaning: str, *, shown: str) -> tuple[str, ...]:
         return text
 
     return _list(name, "Fernet keys", parse, (), meaning, shown=shown)
+
+
+def _proxy(name: str, meaning: str) -> str:
+    kind = "a URL such as http://proxy.example.com:3128"
+
+    def parse(text: str) -> str:
+        try:
+            parts = urlsplit(text)
+            if parts.scheme != "http" or not parts.hostname or parts.port == 0 or parts.path.strip("/"):
+                raise ValueError
+        except ValueError:
+            # Not the value itself: it may have a password.
+            raise ImproperlyConfigured(f"{name}: expected {kind}") from None
+        return text
+
+    return _read(name, kind, parse, "", meaning, "")
+
+
+def _name_or_network(text: str) -> str | Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        return _host(text)
 
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -357,6 +381,23 @@ GIT_STALL_TIMEOUT = _seconds(
 GIT_CA_FILE = _file(
     "DOCORA_GIT_CA_FILE",
     "certificates (PEM) of the authorities that git hosts are checked with, in place of the system's",
+)
+CA_FILE = _file(
+    "DOCORA_CA_FILE",
+    "certificates (PEM) of the authorities that receivers are checked with, and git hosts unless `DOCORA_GIT_CA_FILE`"
+    " says otherwise, in place of the system's",
+)
+HTTP_PROXY = _proxy(
+    "DOCORA_HTTP_PROXY",
+    "the forward proxy through which git hosts and receivers are reached, such as http://user:password@proxy:3128",
+)
+NO_PROXY: tuple[str | Network, ...] = _list(
+    "DOCORA_NO_PROXY",
+    "names, domains and networks",
+    _name_or_network,
+    (),
+    "hosts that are dialled directly all the same: example.com and all below it, or addresses such as 10.1.0.0/16",
+    shown="",
 )
 GIT_MEMORY_BYTES = _bytes(
     "DOCORA_GIT_MEMORY_BYTES", 1 << 30, "address space that one git process may take", least=128 << 20

@@ -29,7 +29,7 @@ _NEVER_PUBLIC = [
 
 def check_address(text: str, *, plain: bool = False) -> None:
     """Refuse an address that is not public, or any address over plain http, unless its network is trusted."""
-    address = _unmapped(ipaddress.ip_address(text.partition("%")[0]))
+    address = unmapped(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in settings.TRUSTED_NETWORKS):
         return
     if not _is_public(address):
@@ -52,7 +52,7 @@ def resolve(host: str, port: int, *, plain: bool = False) -> list[str]:
     return addresses
 
 
-def _unmapped(address: Address) -> Address:
+def unmapped(address: Address) -> Address:
     mapped = getattr(address, "ipv4_mapped", None)
     return mapped or address
 

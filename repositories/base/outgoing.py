@@ -3,13 +3,18 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Coroutine
+import ssl
+from collections.abc import Callable, Coroutine
 from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
+import aiohttp
 from django.utils import timezone
 
-from repositories.base import network
+from repositories.base import network, proxy
 from repositories.errors import ForbiddenAddress
 
 _LONGEST_RETRY_AFTER = 24 * 3600.0
@@ -36,11 +41,47 @@ class PausingLoop(asyncio.SelectorEventLoop):
             self._left_at = super().time()
 
 
+def open_session(base_url: str, *, ca_file: Path | None, limit: int = 0, **options: Any) -> aiohttp.ClientSession:
+    """To one host, directly or through the proxy; every dialled address is checked. To be made inside of the loop.
+
+    A proxy sees the headers of the session when it is asked for a connection: secrets go with each request instead.
+    """
+    parts = urlsplit(base_url)
+    host, plain = parts.hostname or "", parts.scheme == "http"
+    through = proxy.for_host(host)
+    dial: Callable[[tuple[Any, ...]], socket.socket] = partial(checked_socket, plain=plain)
+    if through:
+        dial = partial(_proxy_socket, target=host, plain=plain)
+        options |= {"proxy": through.url}
+        options |= {"proxy_auth": aiohttp.BasicAuth(through.user, through.password)} if through.user else {}
+    trusted: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca_file) if ca_file else True
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=limit, socket_factory=dial, ssl=trusted),
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        **{"auto_decompress": False, **options},
+    )
+
+
+def _proxy_socket(info: tuple[Any, ...], *, target: str, plain: bool) -> socket.socket:
+    """Checks what can be: the proxy's own address, and a target that is an address itself."""
+
+    def check(own_address: str) -> None:
+        proxy.check_own_address(own_address)
+        proxy.check_target(target, plain=plain)
+
+    return _socket_after(check, info)
+
+
 def checked_socket(info: tuple[Any, ...], *, plain: bool) -> socket.socket:
     """Checks the address that is about to be dialled, so a name that resolves differently later gains nothing."""
+    return _socket_after(partial(network.check_address, plain=plain), info)
+
+
+def _socket_after(check: Callable[[str], None], info: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, _, address = info
     try:
-        network.check_address(address[0], plain=plain)
+        check(address[0])
     except ForbiddenAddress as error:
         # Only an OSError lets the next address of the name be tried.
         raise PermissionError(errno.EPERM, str(error)) from None

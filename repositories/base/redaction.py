@@ -39,7 +39,7 @@ def _hide_pieces(text: str, secret: str) -> str:
     return "".join(_HIDDEN if is_hidden else "".join(char for _, char in run) for is_hidden, run in runs)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # a token, and the password of a proxy
 def _pieces(secret: str) -> frozenset[str]:
     return frozenset(
         form[start : start + _SHORTEST_PIECE].translate(_LOWER)

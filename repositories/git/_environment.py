@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from repositories.base import network, redaction
+from repositories.base import network, proxy, redaction
 from repositories.git.urls import RemoteUrl
 
 # What git may see of this process's environment: to be found, and to find its libraries and certificates.
@@ -65,10 +65,9 @@ class Remote:
 
     def environment(self) -> dict[str, str]:
         plain = self.url.scheme == "http"
-        addresses = network.resolve(self.url.host, self.url.port, plain=plain)
         config = {
             **_CONFIG,
-            "http.curloptResolve": f"{self.url.host}:{self.url.port}:{','.join(addresses)}",
+            **self._way(plain=plain),
             # A host that sends next to nothing for so long is down.
             "http.lowSpeedLimit": "1000",
             "http.lowSpeedTime": str(max(1, round(settings.GIT_STALL_TIMEOUT))),
@@ -81,6 +80,15 @@ class Remote:
             config[f"http.{self.url.base}/.extraHeader"] = f"Authorization: {self.authorization}"
         return _environment(config)
 
+    def _way(self, *, plain: bool) -> dict[str, str]:
+        """Git dials the addresses that were checked, and no others: the host's, or the proxy's."""
+        if through := proxy.for_host(self.url.host):
+            proxy.check_target(self.url.host, plain=plain)
+            pinned = f"{through.host}:{through.port}:{','.join(proxy.resolve(through))}"
+            return {"http.proxy": through.secret_url, "http.proxyAuthMethod": "basic", "http.curloptResolve": pinned}
+        addresses = network.resolve(self.url.host, self.url.port, plain=plain)
+        return {"http.curloptResolve": f"{self.url.host}:{self.url.port}:{','.join(addresses)}"}
+
     @property
     def authorization(self) -> str:
         """The value of the header by which a host knows the token; for `url.base` alone."""
@@ -92,8 +100,9 @@ class Remote:
         return self if url == self.url else Remote(url=url, token=self.token if url.base == self.url.base else "")
 
     def redact(self, text: str) -> str:
-        """What git printed, and with it what the host said, without this remote's token."""
-        return redaction.redact(text, self.token)
+        """What git printed, and with it what the host said, without this remote's token and the proxy's password."""
+        through = proxy.for_host(self.url.host)
+        return redaction.redact(redaction.redact(text, self.token), through.password if through else "")
 
 
 def blank(environment: Mapping[str, str]) -> dict[str, str]:

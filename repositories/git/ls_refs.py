@@ -8,10 +8,8 @@ limit protects this process, so an answer is read up to 64 KiB, never unpacked, 
 import asyncio
 import logging
 import re
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import aiohttp
 from django.conf import settings
@@ -61,15 +59,8 @@ class Host:
     """
 
     def __init__(self, url: RemoteUrl) -> None:
-        trusted = ssl.create_default_context(cafile=settings.GIT_CA_FILE) if settings.GIT_CA_FILE else True
-        dial = partial(outgoing.checked_socket, plain=url.scheme == "http")
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=dial, ssl=trusted),
-            timeout=aiohttp.ClientTimeout(),
-            headers=_HEADERS,
-            trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
+        self._session = outgoing.open_session(
+            url.base, ca_file=settings.GIT_CA_FILE, timeout=aiohttp.ClientTimeout(), headers=_HEADERS
         )
         self._known_until = 0.0
         self._wants_object_format = False

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -99,16 +98,14 @@ def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
 
 
 async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
-    dial = partial(outgoing.checked_socket, plain=url.startswith("http:"))
+    timeout = aiohttp.ClientTimeout(total=settings.GIT_ASK_TIMEOUT)
+    headers = {**_HEADERS, "Authorization": f"Bearer {signed}"}
     async with (
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=dial),
-            timeout=aiohttp.ClientTimeout(total=settings.GIT_ASK_TIMEOUT),
-            headers={**_HEADERS, "Authorization": f"Bearer {signed}"},
-            trust_env=False,
-        ) as session,
+        outgoing.open_session(url, ca_file=settings.GIT_CA_FILE, timeout=timeout, auto_decompress=True) as session,
         # A repository that was renamed is answered with a redirect to where it is now.
-        session.request(method, url, json=body, allow_redirects=method == "GET", max_redirects=3) as response,
+        session.request(
+            method, url, json=body, headers=headers, allow_redirects=method == "GET", max_redirects=3
+        ) as response,
     ):
         text = await response.content.read(_LONGEST_ANSWER)
         is_json = response.content_type == "application/json"

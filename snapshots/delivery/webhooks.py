@@ -8,12 +8,12 @@ import asyncio
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+from django.conf import settings
 
 from repositories.base import outgoing
 from snapshots.delivery.signing import Recipient, Signer
@@ -122,14 +122,9 @@ class WebhookClient(Generic[M]):
         return answer
 
     async def _open(self) -> aiohttp.ClientSession:
-        dial = partial(outgoing.checked_socket, plain=self._base_url.startswith("http:"))
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._lanes, socket_factory=dial),
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers=_HEADERS,
-            trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
+        timeout = aiohttp.ClientTimeout(total=self._timeout)
+        return outgoing.open_session(
+            self._base_url, ca_file=settings.CA_FILE, limit=self._lanes, timeout=timeout, headers=_HEADERS
         )
 
     async def _close(self) -> None:
@@ -230,6 +225,8 @@ def _clean(text: str) -> str:
 
 # What each error means, in words and for machines; the first that fits.
 _MEANINGS: list[tuple[type[BaseException], str, str]] = [
+    (aiohttp.ClientProxyConnectionError, "no connection to the proxy on the way to {host}: {cause}", "proxy"),
+    (aiohttp.ClientHttpProxyError, "the proxy does not lead to {host}: it answered {status}", "proxy"),
     (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved", "dns"),
     (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}", "tls"),
     (aiohttp.ClientSSLError, "no TLS with {host}: {cause}", "tls"),
@@ -253,4 +250,4 @@ def _explain(error: Exception, host: str) -> tuple[str, str]:
         (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
     )
     said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or str(cause)
-    return _clean(words.format(host=host, cause=said)), kind
+    return _clean(words.format(host=host, cause=said, status=getattr(cause, "status", ""))), kind
