@@ -77,6 +77,10 @@ def _file(name: str, meaning: str) -> Path | None:
     return _read(name, "the path of a file", parse, None, meaning, "")
 
 
+def _address(name: str, default: str, meaning: str) -> str:
+    return _read(name, "an IP address", lambda text: str(ipaddress.ip_address(text)), default, meaning, default)
+
+
 def _boolean(name: str, default: bool, meaning: str) -> bool:
     words = {
         "1": True,
@@ -205,7 +209,12 @@ DATA_DIR = _path(
     "state of the embedded default: database, Valkey, clones, generated keys, logs",
     shown="./data",
 )
-PORT = _integer("PORT", 8000, "the port on 127.0.0.1 that `manage.py up` listens on", most=65535)
+PORT = _integer("PORT", 8000, "the port that `manage.py up` listens on", most=65535)
+BIND = _address(
+    "DOCORA_BIND",
+    "127.0.0.1",
+    "the address that `manage.py up` listens on; any other one belongs behind a proxy with TLS",
+)
 DEBUG = _boolean("DJANGO_DEBUG", False, "Django's debug pages; never in production")
 SECRET_KEY = _secret("DJANGO_SECRET_KEY", "signs sessions and forms", shown="generated once in `DOCORA_DATA_DIR/keys`")
 ALLOWED_HOSTS = _list(

@@ -84,18 +84,20 @@ def check_redis(url: str) -> None:
         raise StartError(f"the Redis server cannot be reached, see REDIS_URL: {one_line(error)}") from None
 
 
-def listen(port: int) -> socket.socket:
+def listen(address: str, port: int) -> socket.socket:
     """A listening socket that the web processes inherit: while they restart, connections wait in it."""
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        listener.bind((address, port))
         listener.listen(2048)
     except OSError as error:
         listener.close()
         reason = (
             "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         )
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise StartError(f"DOCORA_BIND: this machine does not have the address {address}") from None
         raise StartError(f"port {port} {reason}: choose another one with PORT=<number>") from None
     return listener
 

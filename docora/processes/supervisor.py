@@ -42,6 +42,8 @@ class Plan:
     run: str
     """The mark of this run in the environment of its processes."""
     data: Path
+    address: str
+    """Where this machine reaches the web server."""
     port: int
     host: str
     """The name under which the web answers; a request by address alone would be refused."""
@@ -58,7 +60,7 @@ class Plan:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.port}"
 
 
 class Supervisor:
@@ -193,7 +195,7 @@ class Supervisor:
                 yield f"{queue} workers"
 
     def _web_is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=0.5)
+        connection = http.client.HTTPConnection(self._plan.address, self._plan.port, timeout=0.5)
         try:
             connection.request("GET", "/health", headers={"Host": self._plan.host, "X-Forwarded-Proto": "https"})
             return connection.getresponse().status == http.client.OK

@@ -36,7 +36,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=_port, default=env.PORT, help="listen on 127.0.0.1:PORT (%(default)s)")
+        parser.add_argument("--port", type=_port, default=env.PORT, help="the port to listen on (%(default)s)")
 
     def handle(self, **options: Any) -> None:
         run = leftovers.mark_this_process()
@@ -53,7 +53,7 @@ class Command(BaseCommand):
         preflight.check_git()
         preflight.check_writable(plan.data, "DOCORA_DATA_DIR")
         preflight.check_writable(settings.REPOS_BASE_PATH, "REPOS_BASE_PATH")
-        with preflight.only_one(plan.data, plan.run) as earlier_run, preflight.listen(plan.port) as listener:
+        with preflight.only_one(plan.data, plan.run) as earlier_run, preflight.listen(env.BIND, plan.port) as listener:
             preflight.check_database()
             if not plan.embedded_socket:
                 preflight.check_redis(plan.redis_url)
@@ -129,6 +129,7 @@ def _plan(run: str, port: int) -> Plan:
     return Plan(
         run=run,
         data=settings.DATA_DIR,
+        address=_reachable_address(env.BIND),
         port=port,
         host=_reachable_host(settings.ALLOWED_HOSTS),
         redis_url=settings.REDIS_URL,
@@ -142,6 +143,11 @@ def _plan(run: str, port: int) -> Plan:
         },
         stop_grace=env.STOP_GRACE,
     )
+
+
+def _reachable_address(bind: str) -> str:
+    """Where this machine reaches what listens on `bind`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)  # noqa: S104  compared, not bound
 
 
 def _reachable_host(allowed: list[str]) -> str:
