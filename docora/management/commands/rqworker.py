@@ -34,7 +34,8 @@ class Command(RqWorkerCommand):
         if unknown := set(queues).difference(settings.RQ_QUEUES):
             known = ", ".join(settings.RQ_QUEUES)
             raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
-        canary.check_keys_at_start()
+        if not options["skip_checks"]:  # `up` has looked before it forked: each look costs a worker 4 MB of its own
+            canary.check_keys_at_start()
         warm_up.for_jobs()
         super().handle(*_served(queues, only=options.pop("only")), **options)
 
