@@ -26,7 +26,7 @@ from repositories import accounts, watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import changes, feed, look
 from snapshots.delivery import redelivery, tell
-from snapshots.models import Delivered, Delivery, FileVersion, Parked, Snapshot
+from snapshots.models import Delivered, Delivery, FileVersion, Parked
 from tests.conftest import put_fake_redis
 from tests.support.api import Api
 from tests.support.database_work import counted

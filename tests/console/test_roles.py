@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from docora.console.base import ConsoleAdmin
 from docora.console.roles import OPERATOR, VIEWER
-from repositories import accounts
+from repositories import accounts, hooks
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery, File, Parked, Snapshot
 
@@ -36,6 +36,7 @@ def rows() -> None:
         consecutive_failures=1,
     )  # fmt: skip
     watch = Watch.objects.create(app=app, repository=repository, status=WatchStatus.FAILED)
+    hooks.open_for(watch)
     Snapshot.objects.create(repository=repository, sequence=1, commit_sha="a" * 40, files=1, bytes=1)
     file = File.objects.create(repository=repository, path="README.md", path_digest=b"d" * 32)
     Parked.objects.create(watch=watch, file=file, sha256=b"s" * 32, reason="413")
