@@ -8,7 +8,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -38,6 +38,14 @@ def kill(service: Service, name: str) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: pid_of(service, name) not in (pid, None), f"{name} is started again")
+    if name == "valkey":
+        wait_until(lambda: answers(service.redis()), "it listens")
+
+
+def answers(server: redis.Redis) -> bool:
+    with suppress(redis.RedisError):
+        return bool(server.ping())
+    return False
 
 
 def kill_the_supervisor(service: Service) -> None:
