@@ -70,7 +70,7 @@ def rotate_bearer_token(app: App, *, overlap: timedelta = timedelta(days=1)) -> 
     """
     bearer_token, now = _bearer_token(), timezone.now()
     with transaction.atomic():
-        row = App.objects.select_for_update().get(pk=app.pk)
+        row = App.objects.select_for_update(no_key=True).get(pk=app.pk)
         ended = row.previous_bearers.filter(valid_until__lte=now) if overlap else row.previous_bearers.all()
         ended.delete()
         if overlap:
@@ -108,7 +108,7 @@ def change_base_url(app: App, base_url: str) -> None:
     base_url = _cleaned_base_url(base_url)
     fresh = {"base_url": base_url, "failing_since": None, "slow_since": None, "resting_until": None}
     with transaction.atomic():
-        row = App.objects.select_for_update().get(pk=app.pk)
+        row = App.objects.select_for_update(no_key=True).get(pk=app.pk)
         if row.base_url != base_url:
             App.objects.filter(pk=app.pk).update(**fresh)
             app.watches.update(restarts=F("restarts") + 1)
@@ -133,7 +133,7 @@ def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webh
     """
     new_key = webhook_key or secrets.token_urlsafe(32)
     with transaction.atomic():
-        row = App.objects.select_for_update().get(pk=app.pk)
+        row = App.objects.select_for_update(no_key=True).get(pk=app.pk)
         previous = [key for key in row.signing_keys if key != new_key]
         row.previous_webhook_keys, row.webhook_key = json.dumps(previous[:_MOST_PREVIOUS_KEYS]), new_key
         row.previous_key_until = timezone.now() + overlap

@@ -226,7 +226,7 @@ def request_snapshot(repository: Repository, *, planned: bool = False) -> None:
 
 
 def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
-    repository, made = Repository.objects.select_for_update().get_or_create(
+    repository, made = Repository.objects.select_for_update(no_key=True).get_or_create(
         clone_key=remote.clone_key,
         ref=ref,
         defaults={"url": str(remote), "owner": remote.owner, "name": remote.name, "is_private": is_private},
@@ -273,19 +273,21 @@ def held_watch(app: App, repository_id: str) -> Iterator[Watch]:
 
 def hold_app(app: App) -> bool:
     """Lock the app's row, before any other: an app that is being deleted cannot watch. False if it is gone."""
-    return App.objects.select_for_update().filter(pk=app.pk).values("pk").first() is not None
+    return App.objects.select_for_update(no_key=True).filter(pk=app.pk).values("pk").first() is not None
 
 
 @contextmanager
 def _locked(app: App, repository_id: str) -> Iterator[Repository]:
     """A transaction that holds the row of a repository that the app watches, always before any of its watches' rows.
 
+    `no_key`, because PostgreSQL checks the foreign keys of a row that a transaction writes twice: a run that holds the
+    watch's row asks for a share of the repository's key, and would wait for us while we wait for it.
     Another app's repository is not even locked, so that the time of the answer does not tell whether it exists.
     """
     if not _PUBLIC_ID.fullmatch(repository_id):
         raise NotWatched
     with transaction.atomic():
-        rows = Repository.objects.select_for_update(of=("self",))
+        rows = Repository.objects.select_for_update(of=("self",), no_key=True)
         repository = rows.filter(public_id=repository_id, watches__app=app).first()
         if repository is None:
             raise NotWatched

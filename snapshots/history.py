@@ -46,7 +46,7 @@ def _forget_files(repository: Repository) -> None:
     while deleted == _BATCH:
         with transaction.atomic():
             # A snapshot that is being written may be about to give one of them a version: it waits, or we do.
-            Repository.objects.select_for_update().filter(pk=repository.pk).first()
+            Repository.objects.select_for_update(no_key=True).filter(pk=repository.pk).first()
             batch = list(unused.values_list("pk", flat=True)[:_BATCH])
             File.objects.filter(pk__in=batch)._raw_delete("default")
             deleted = len(batch)

@@ -123,7 +123,9 @@ def write(
             difference = _compare(repository, commit, blobs)
             digests = _digests(repository, difference, blobs, on_progress or _nobody_listens)
         with transaction.atomic():
-            base = Repository.objects.select_for_update().filter(pk=repository_id, sequence=repository.sequence)
+            base = Repository.objects.select_for_update(no_key=True).filter(
+                pk=repository_id, sequence=repository.sequence
+            )
             if base.exists():
                 snapshot = Snapshot(commit_sha=commit, branch=branch, noticed_at=noticed_at, fetched_at=fetched_at)
                 _store(repository, snapshot, fence, difference, digests)

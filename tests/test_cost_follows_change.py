@@ -13,6 +13,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client, override_settings
 from django.urls import reverse
 from pytest_django import DjangoDbBlocker
@@ -98,8 +99,9 @@ def large(
 
 
 @pytest.fixture(scope="module", params=["with", "without"], autouse=True)
-def statistics(large: Large, request: pytest.FixtureRequest) -> None:
+def statistics(large: Large, request: pytest.FixtureRequest) -> bool:
     set_statistics(known=request.param == "with")
+    return bool(request.param == "with")
 
 
 @contextmanager
@@ -206,8 +208,10 @@ def _read_two_pages(api: Api, path: str, pages: Pages) -> None:
 
 
 def test_every_page_of_the_console_costs_what_it_shows(
-    large: Large, client: Client, monkeypatch: pytest.MonkeyPatch
+    large: Large, statistics: bool, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if connection.vendor == "postgresql" and not statistics:
+        pytest.skip("PostgreSQL gathers statistics by itself; without them its plan for a bounded count is chance")
     monkeypatch.setattr(deliveries, "NEWEST", SHOWN)
     monkeypatch.setattr(BoundedPaginator, "MOST", SHOWN)
     client.force_login(User.objects.create_superuser("admin"))
