@@ -83,8 +83,8 @@ def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Ch
     """The changes among these files, of any event."""
     for start in range(0, len(file_ids), _BATCH):
         batch = file_ids[start : start + _BATCH]
-        delivered = _told(Delivered.objects.filter(_rows_of("file", batch), watch=watch))
-        parked = _told(Parked.objects.filter(_rows_of("file", batch), watch=watch))
+        delivered = _told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
+        parked = _told(Parked.objects.filter(rows_of("file", batch), watch=watch))
         present = _versions(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present and pk in delivered]):
             del present[file_id]
@@ -109,8 +109,9 @@ class _Version(NamedTuple):
     size: int
 
 
-def _rows_of(column: str, file_ids: Sequence[int]) -> Q:
-    """The rows of these files. By range, where that reads few others: a list of 500 ids takes Django 4 ms."""
+def rows_of(column: str, file_ids: Sequence[int]) -> Q:
+    """The rows of these files, which are sorted, and perhaps some others. By range, where that reads few others: a list
+    of 500 ids takes Django 4 ms."""
     first, last = file_ids[0], file_ids[-1]
     if last - first < 4 * len(file_ids):
         return Q((f"{column}__gte", first), (f"{column}__lte", last))
@@ -129,7 +130,7 @@ def _versions(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, _V
     the two has an index that the databases choose also without statistics; one condition with OR has none.
     """
     columns = ("file_id", "sha256", "since", "blob", "size")
-    versions = FileVersion.objects.filter(_rows_of("file", batch), repository=watch.repository_id, since__lte=sequence)
+    versions = FileVersion.objects.filter(rows_of("file", batch), repository=watch.repository_id, since__lte=sequence)
     current, ended_later = versions.filter(until=None), versions.filter(until__gt=sequence)
     found = chain(current.values_list(*columns), ended_later.values_list(*columns))
     return {version.file_id: version for version in map(_Version._make, found)}
@@ -207,7 +208,7 @@ def paths_of(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:
     if not file_ids:
         return
     wanted = set(file_ids)
-    files = File.objects.filter(_rows_of("pk", file_ids)).order_by("pk")
+    files = File.objects.filter(rows_of("pk", file_ids)).order_by("pk")
     for file_id, path, raw_path in files.values_list("pk", "path", "raw_path"):
         if file_id in wanted:
             yield file_id, GitPath(path.encode() if raw_path is None else bytes(raw_path))

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MODULUS = 1 << 256
+PathAndHash = tuple[bytes, bytes]
+"""The bytes of a path, and the SHA-256 of the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +24,18 @@ class Holdings:
     files: int = 0
     digest: str = "0" * 64
 
-    def plus(self, path: bytes, sha256: bytes) -> "Holdings":
-        return self._moved(1, _term(path, sha256))
+    def changed(self, *, plus: Iterable[PathAndHash] = (), minus: Iterable[PathAndHash] = ()) -> "Holdings":
+        """With these files added and those taken away, read one by one."""
+        files, total = self.files, int(self.digest, 16)
+        for path, sha256 in plus:
+            files, total = files + 1, total + _term(path, sha256)
+        for path, sha256 in minus:
+            files, total = files - 1, total - _term(path, sha256)
+        return Holdings(files, f"{total % _MODULUS:064x}")
 
-    def minus(self, path: bytes, sha256: bytes) -> "Holdings":
-        return self._moved(-1, -_term(path, sha256))
 
-    def _moved(self, files: int, number: int) -> "Holdings":
-        return Holdings(self.files + files, f"{(int(self.digest, 16) + number) % _MODULUS:064x}")
-
-
-def of_files(files: Iterable[tuple[bytes, bytes]]) -> Holdings:
-    """Of these paths with the SHA-256 of their contents, read one by one."""
-    count = total = 0
-    for path, sha256 in files:
-        count += 1
-        total += _term(path, sha256)
-    return Holdings(count, f"{total % _MODULUS:064x}")
+def of_files(files: Iterable[PathAndHash]) -> Holdings:
+    return Holdings().changed(plus=files)
 
 
 def _term(path: bytes, sha256: bytes) -> int:

@@ -1,4 +1,6 @@
-"""Many rows in one statement, without a model instance for each: what thousands of answers a second need."""
+"""Many rows at once, without a model instance for each: a first snapshot has tens of thousands, and a run thousands of
+answers a second.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,10 +26,15 @@ def insert(
         return
     quote, meta = connection.ops.quote_name, model._meta
     columns = {name: quote(str(meta.get_field(name).column)) for name in fields}  # type: ignore[union-attr]
-    places = ", ".join(["(" + ", ".join(["%s"] * len(fields)) + ")"] * len(rows))
-    statement = f"INSERT INTO {quote(meta.db_table)} ({', '.join(columns.values())}) VALUES {places}"  # noqa: S608  names of our own
+    statement = f"INSERT INTO {quote(meta.db_table)} ({', '.join(columns.values())}) VALUES "  # noqa: S608  names of our own
+    row_of_places = f"({', '.join(['%s'] * len(fields))})"
+    conflict = ""
     if instead_of:
         others = ", ".join(f"{columns[name]} = EXCLUDED.{columns[name]}" for name in fields if name not in instead_of)
-        statement += f" ON CONFLICT ({', '.join(columns[name] for name in instead_of)}) DO UPDATE SET {others}"
+        conflict = f" ON CONFLICT ({', '.join(columns[name] for name in instead_of)}) DO UPDATE SET {others}"
     with connection.cursor() as cursor:
-        cursor.execute(statement, [value for row in rows for value in row])
+        if connection.vendor == "sqlite":
+            cursor.executemany(f"{statement}{row_of_places}{conflict}", rows)
+        else:  # PostgreSQL would be asked once for each row
+            places = ", ".join([row_of_places] * len(rows))
+            cursor.execute(f"{statement}{places}{conflict}", [value for row in rows for value in row])

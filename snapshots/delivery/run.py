@@ -25,7 +25,7 @@ from repositories.git.clones import Blobs
 from repositories.models import Watch
 from repositories.repo_lock import HeldLock
 from snapshots import rows
-from snapshots.changes import Change, Event, changes_for
+from snapshots.changes import Change, Event, changes_for, rows_of
 from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.digests import Holdings
@@ -61,25 +61,25 @@ class TakesLong(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMessage(Message):
     change: Change
-    # Of a file that goes in pieces: which one this is, from 1. The last one completes the file.
+    # Of a file that goes in pieces: which one this is, from 1, and of how many.
     piece: int = 0
     pieces: int = 0
-
-    @property
-    def completes(self) -> bool:
-        return self.piece == self.pieces
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    message: FileMessage
+    """How a message was answered. Without its body: many answers are kept until they are committed together."""
+
+    message_id: str
+    change: Change
+    piece: int
+    pieces: int
     answer: Answer
 
     @property
     def accepted(self) -> bool:
         """404 to a delete counts as accepted: the app does not have the file."""
-        is_gone = self.answer.status == 404 and self.message.change.event is Event.DELETE
-        return self.answer.accepted or is_gone
+        return self.answer.accepted or (self.answer.status == 404 and self.change.event is Event.DELETE)
 
     @property
     def is_about_the_file(self) -> bool:
@@ -99,7 +99,8 @@ class _Outcome:
 
     @property
     def acknowledges(self) -> bool:
-        return self.accepted and self.message.completes
+        """The last piece completes the file."""
+        return self.accepted and self.piece == self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,11 @@ class _Window:
 
     @property
     def batch(self) -> int:
-        return 1 if self.lanes == 1 else 4 * self.lanes
+        return 1 if self.lanes == 1 else max(128, 4 * self.lanes)
 
     @property
     def size(self) -> int:
-        return 1 if self.lanes == 1 else 5 * self.lanes
+        return 1 if self.lanes == 1 else self.batch + self.lanes
 
     @property
     def refill_at(self) -> int:
@@ -255,13 +256,14 @@ class Run:
 
     def _collect(self, down_to: int) -> None:
         for message, answer in self._client.answers(down_to=down_to, patience=_PULSE):
-            self._note(_Outcome(message, answer))
+            self._note(message, answer)
         if time.monotonic() - self._recorded_at > _PULSE and self._client.unanswered:
             self._record()
 
-    def _note(self, outcome: _Outcome) -> None:
+    def _note(self, message: FileMessage, answer: Answer) -> None:
+        outcome = _Outcome(message.id, message.change, message.piece, message.pieces, answer)
         self._outcomes.append(outcome)
-        seconds = outcome.answer.milliseconds / 1000
+        seconds = answer.milliseconds / 1000
         self._slowest = max(self._slowest, seconds)
         self._counts.add(counters.DELIVERIES, self._app_class, outcome.name)
         self._counts.observe(counters.DELIVERY_SECONDS, seconds, self._app_class)
@@ -270,8 +272,7 @@ class Run:
             self._made_progress |= outcome.acknowledges
         elif outcome.is_about_the_file:
             self._refused.append(outcome)
-            message, reason = outcome.message, outcome.answer.error
-            log.debug("Refused %s: %s", message.change.path.text, reason, extra={"message_id": message.id})
+            log.debug("Refused %s: %s", message.change.path.text, answer.error, extra={"message_id": message.id})
             if not self._believes_refusals and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
                 self._fail(outcome)
         else:
@@ -284,7 +285,7 @@ class Run:
 
     def _fail(self, outcome: _Outcome) -> None:
         if not self._failure:
-            self._failure, self._failed_message = outcome.answer, outcome.message.id
+            self._failure, self._failed_message = outcome.answer, outcome.message_id
         self._client.drop_waiting()
 
     def _record(self, *, park_all: bool = False) -> None:
@@ -299,7 +300,7 @@ class Run:
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _log(self._watch, self._snapshot, outcomes)
             if is_current:
-                acknowledged = [outcome.message.change for outcome in outcomes if outcome.acknowledges]
+                acknowledged = [outcome.change for outcome in outcomes if outcome.acknowledges]
                 parked = self._park(doubtful_too=park_all or self._believes_refusals) if goes_on else 0
                 _acknowledge(row, acknowledged, parked)
         if is_current and not goes_on:
@@ -313,7 +314,7 @@ class Run:
         while self._client.unanswered:
             self._held.check()
             for message, answer in self._client.answers(patience=_PULSE):
-                self._note(_Outcome(message, answer))
+                self._note(message, answer)
         if self._outcomes:
             self._record()
 
@@ -362,7 +363,8 @@ def _acknowledge(watch: Watch, changes: list[Change], parked: int) -> None:
     Watch.objects.filter(pk=watch.pk).update(files=has.files, digest=has.digest, step=step.as_json)
     deleted = [change.file_id for change in changes if change.event is Event.DELETE]
     kept = [change for change in changes if change.event is not Event.DELETE]
-    Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
+    if Parked.objects.filter(watch=watch).exists():  # seldom: a list of many ids takes Django longer than the question
+        Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
     if deleted:
         Delivered.objects.filter(watch=watch, file__in=deleted).delete()
     now = rows.now()
@@ -379,15 +381,16 @@ def _sum_up(watch: Watch, changes: list[Change]) -> Holdings:
 
     Not from what was compared when the run began: two runs that record the same change count it once.
     """
-    rows_before = Delivered.objects.filter(HELD, watch=watch, file__in=[change.file_id for change in changes])
-    had = {file_id: bytes(sha256) for file_id, sha256 in rows_before.values_list("file_id", "sha256")}
     has = Holdings(watch.files, watch.digest)
-    for change in changes:
-        if change.file_id in had:
-            has = has.minus(change.path.raw, had[change.file_id])
-        if change.event is not Event.DELETE:
-            has = has.plus(change.path.raw, change.sha256)
-    return has
+    if not changes:
+        return has
+    file_ids = sorted(change.file_id for change in changes)
+    rows_before = Delivered.objects.filter(HELD, rows_of("file", file_ids), watch=watch)
+    had = {file_id: bytes(sha256) for file_id, sha256 in rows_before.values_list("file_id", "sha256")}
+    return has.changed(
+        plus=((change.path.raw, change.sha256) for change in changes if change.event is not Event.DELETE),
+        minus=((change.path.raw, had[change.file_id]) for change in changes if change.file_id in had),
+    )
 
 
 _LOGGED = (
@@ -402,12 +405,12 @@ def _log(watch: Watch, snapshot: Snapshot, outcomes: list[_Outcome]) -> None:
 
 
 def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
-    message, change, answer = outcome.message, outcome.message.change, outcome.answer
+    change, answer = outcome.change, outcome.answer
     return (
-        *(message.id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
+        *(outcome.message_id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
         *(
-            message.piece,
-            message.pieces,
+            outcome.piece,
+            outcome.pieces,
             change.manual,
             now,
             answer.status,
@@ -420,5 +423,5 @@ def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]
 
 
 def _parked(watch: Watch, outcome: _Outcome) -> Parked:
-    change = outcome.message.change
+    change = outcome.change
     return Parked(watch=watch, file_id=change.file_id, sha256=change.sha256, reason=outcome.answer.error)

@@ -40,11 +40,10 @@ def test_keeping_it_up_to_date_gives_what_computing_it_anew_gives(
     before: dict[bytes, bytes], after: dict[bytes, bytes]
 ) -> None:
     has = digests.of_files(before.items())
-    for path, sha256 in before.items():
-        has = has.minus(path, sha256)
+    for file in before.items():
+        has = has.changed(minus=[file])
     assert has == Holdings()
-    for path, sha256 in after.items():
-        has = has.plus(path, sha256)
+    has = digests.of_files(before.items()).changed(plus=after.items(), minus=before.items())
     assert has == digests.of_files(after.items()) == Holdings(len(after), by_definition(after))
 
 
