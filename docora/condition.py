@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
-from docora.backup import postgresql
+from docora.backup import UNFINISHED
 from repositories import canary
 from repositories.base import connections, disks, pulse, queue
 from repositories.errors import EndpointDisabled, hint_for
@@ -49,7 +49,7 @@ def check_keys() -> None:
 
 
 def check_restored() -> None:
-    if postgresql.UNFINISHED in connection.introspection.table_names():
+    if UNFINISHED in connection.introspection.table_names():
         raise Unmet("a restore was interrupted: restore once more, into a new database")
 
 

@@ -99,8 +99,9 @@ class _Difference:
     submodules: set[bytes]
 
     @property
-    def present(self) -> dict[bytes, Entry]:
-        return {path: entry for path, entry in self.entries.items() if entry}
+    def present(self) -> Iterator[tuple[bytes, Entry]]:
+        """One by one: of a first snapshot there may be hundreds of thousands."""
+        return ((path, entry) for path, entry in self.entries.items() if entry)
 
     @property
     def replaced(self) -> list[_Known]:
@@ -154,8 +155,8 @@ def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
     rules = ignore.rules_at(commit, blobs)
     submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
     entries: dict[bytes, Entry | None] = {}
-    for path, entry in sorted(found.items()):
-        shown = None if path in submodules or rules.hide(path) else entry
+    for path in sorted(found):
+        shown = None if path in submodules or rules.hide(path) else found[path]
         if shown != _as_entry(path, known.get(path)):
             entries[path] = shown
     return _Difference(entries=entries, known=known, submodules=submodules)
@@ -198,7 +199,7 @@ def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str,
     touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
     items = [item for item in (last.left_out if last else []) if item["path"] not in touched]
     items += [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
-    for path, entry in difference.present.items():
+    for path, entry in difference.present:
         if not digests[entry.blob].sha256:
             items.append({"path": GitPath(path).text, "reason": _TOO_LARGE, "size": digests[entry.blob].size})
     return items[:_MOST_LEFT_OUT]
@@ -227,7 +228,7 @@ def _digests(
     repository: Repository, difference: _Difference, blobs: Blobs, on_progress: Callable[[int, int], None]
 ) -> dict[str, Digest]:
     """The digest of every content that is new at its path; read from git only if it was never seen before."""
-    wanted = {entry.blob: None for entry in difference.present.values()}
+    wanted = dict.fromkeys(entry.blob for _, entry in difference.present)
     digests = _seen_before(repository, wanted)
     unseen = [blob for blob in wanted if blob not in digests]
     for done, (blob, digest) in enumerate(blobs.digests(unseen, largest=settings.MAX_FILE_BYTES), 1):
@@ -273,7 +274,7 @@ def _store(
 
 def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
     known = difference.known
-    for part in _batches(difference.present.items()):
+    for part in _batches(difference.present):
         files = {path: known[path].file_id for path, _ in part if path in known}
         files |= _file_ids(repository, [path for path, _ in part if path not in known])
         new = ((files[path], entry, digests[entry.blob]) for path, entry in part)
@@ -286,14 +287,15 @@ def _store_versions(repository: Repository, sequence: int, difference: _Differen
 
 def _count(snapshot: Snapshot, last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> None:
     """From the snapshot before and the difference: counting all files would cost what the repository is large."""
-    now = {path: digests[entry.blob] for path, entry in difference.present.items() if digests[entry.blob].sha256}
-    before = {path for path in difference.entries if path in difference.known and difference.known[path].sha256}
-    snapshot.created = len(now.keys() - before)
-    snapshot.updated = len(now.keys() & before)
-    snapshot.deleted = len(before - difference.present.keys())
-    snapshot.files = (last.files if last else 0) + len(now) - len(before)
-    grown = sum(digest.size for digest in now.values()) - sum(difference.known[path].size for path in before)
-    snapshot.bytes = (last.bytes if last else 0) + grown
+    snapshot.files, snapshot.bytes = (last.files, last.bytes) if last else (0, 0)
+    for path, entry in difference.entries.items():
+        was, now = difference.known.get(path), digests[entry.blob] if entry else None
+        had, has = bool(was and was.sha256), bool(now and now.sha256)
+        snapshot.created += has and not had
+        snapshot.updated += has and had
+        snapshot.deleted += had and not entry
+        snapshot.files += has - had
+        snapshot.bytes += (now.size if now and has else 0) - (was.size if was and had else 0)
 
 
 def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:

@@ -24,7 +24,10 @@ class GitPath:
     @property
     def text(self) -> str:
         """The path as text; bytes that are not UTF-8 appear as %XX, and `is_text` is false then."""
-        return self.raw.decode("utf-8", "surrogateescape").translate(_ESCAPES)
+        try:
+            return self.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return self.raw.decode("utf-8", "surrogateescape").translate(_ESCAPES)
 
     @property
     def is_text(self) -> bool:

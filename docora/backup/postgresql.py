@@ -14,10 +14,7 @@ from pathlib import Path
 from django.db import connection
 from psycopg import pq
 
-from docora.backup import BackupError
-
-UNFINISHED = "docora_restore_unfinished"
-"""A table that is there from the beginning of a restore to its end: Docora does not start beside it."""
+from docora.backup import UNFINISHED, BackupError
 
 _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin")
 

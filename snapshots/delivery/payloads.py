@@ -21,7 +21,8 @@ from snapshots.paths import GitPath
 
 
 def iso(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    """Of a time in UTC, as JavaScript prints it."""
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def serialise(payload: dict[str, Any]) -> bytes:

@@ -185,10 +185,12 @@ class WebhookClient(Generic[M]):
             url = f"{self._base_url}/{message.event}" if message.event else self._base_url
             async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
                 text = await _beginning(response.content)
+                if is_accepted(response.status):
+                    return Answer(status=response.status, milliseconds=took(), text=text)
                 return Answer(
                     status=response.status,
                     error=_complaint(response),
-                    error_class="" if is_accepted(response.status) else "status",
+                    error_class="status",
                     milliseconds=took(),
                     text=text,
                     retry_after=outgoing.seconds_of(response.headers.get("Retry-After", "")),
@@ -212,8 +214,6 @@ async def _beginning(content: aiohttp.StreamReader) -> str:
 
 
 def _complaint(response: aiohttp.ClientResponse) -> str:
-    if is_accepted(response.status):
-        return ""
     hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
     return _clean(f"{response.status} {response.reason}{hint}")
 

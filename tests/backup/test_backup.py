@@ -16,7 +16,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from docora import condition
-from docora.backup import BackupError, archive, keys, postgresql, sqlite
+from docora.backup import UNFINISHED, BackupError, archive, keys, postgresql, sqlite
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
@@ -133,13 +133,13 @@ class TestTheDatabase:
         if connection.vendor != "postgresql":
             pytest.skip("on SQLite, the file gets its name at the very end")
         with connection.cursor() as cursor:
-            cursor.execute(f"CREATE TABLE {postgresql.UNFINISHED} ()")
+            cursor.execute(f"CREATE TABLE {UNFINISHED} ()")
         try:
             with pytest.raises(condition.Unmet, match="interrupted"):
                 condition.check_restored()
         finally:
             with connection.cursor() as cursor:
-                cursor.execute(f"DROP TABLE {postgresql.UNFINISHED}")
+                cursor.execute(f"DROP TABLE {UNFINISHED}")
 
 
 def test_an_interrupted_restore_leaves_no_database(tmp_path: Path, settings: Settings) -> None:
