@@ -210,8 +210,6 @@ def _read_two_pages(api: Api, path: str, pages: Pages) -> None:
 def test_every_page_of_the_console_costs_what_it_shows(
     large: Large, statistics: bool, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if connection.vendor == "postgresql" and not statistics:
-        pytest.skip("PostgreSQL gathers statistics by itself; without them its plan for a bounded count is chance")
     monkeypatch.setattr(deliveries, "NEWEST", SHOWN)
     monkeypatch.setattr(BoundedPaginator, "MOST", SHOWN)
     client.force_login(User.objects.create_superuser("admin"))
@@ -225,6 +223,9 @@ def test_every_page_of_the_console_costs_what_it_shows(
             answer = client.get(url)
         assert answer.status_code == 200, url
     assert pages.read > 50
+    if connection.vendor == "postgresql" and not statistics:
+        # It takes a watch to have a two-hundredth of all attempts, and so collects all of them before it counts 500.
+        pages.dear = [(url, most) for url, most in pages.dear if not url.endswith("delivery/?watch__id__exact=1")]
     assert not pages.dear, "\n".join(map(str, pages.dear))
 
 
