@@ -100,8 +100,8 @@ class _Difference:
 
     @property
     def present(self) -> Iterator[tuple[bytes, Entry]]:
-        """One by one: of a first snapshot there may be hundreds of thousands."""
-        return ((path, entry) for path, entry in self.entries.items() if entry)
+        """By path, because that is the order in which apps are told. One by one: there may be hundreds of thousands."""
+        return ((path, entry) for path in sorted(self.entries) if (entry := self.entries[path]))
 
     @property
     def replaced(self) -> list[_Known]:
@@ -147,19 +147,17 @@ def _nobody_listens(done: int, total: int) -> None:
 
 
 def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
-    """Against the manifest: by the trees of the last commit, or in full where that would not do.
-
-    By path, because that is the order in which apps are told.
-    """
+    """Against the manifest: by the trees of the last commit, or in full where that would not do."""
     found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit, blobs)
     rules = ignore.rules_at(commit, blobs)
     submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
-    entries: dict[bytes, Entry | None] = {}
-    for path in sorted(found):
+    for path in list(found):  # changed in place: a second one of a first snapshot would take megabytes
         shown = None if path in submodules or rules.hide(path) else found[path]
-        if shown != _as_entry(path, known.get(path)):
-            entries[path] = shown
-    return _Difference(entries=entries, known=known, submodules=submodules)
+        if shown == _as_entry(path, known.get(path)):
+            del found[path]
+        else:
+            found[path] = shown
+    return _Difference(entries=found, known=known, submodules=submodules)
 
 
 _Found = tuple[dict[bytes, Entry | None], dict[bytes, _Known]]
@@ -196,9 +194,11 @@ def _as_entry(path: bytes, known: _Known | None) -> Entry | None:
 
 def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
     """What was left out before and is not touched, and what is left out now; the first of them, if they are many."""
-    touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
-    items = [item for item in (last.left_out if last else []) if item["path"] not in touched]
-    items += [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
+    items = last.left_out if last else []
+    if items:
+        touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
+        items = [item for item in items if item["path"] not in touched]
+    items = items + [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
     for path, entry in difference.present:
         if not digests[entry.blob].sha256:
             items.append({"path": GitPath(path).text, "reason": _TOO_LARGE, "size": digests[entry.blob].size})
@@ -228,9 +228,8 @@ def _digests(
     repository: Repository, difference: _Difference, blobs: Blobs, on_progress: Callable[[int, int], None]
 ) -> dict[str, Digest]:
     """The digest of every content that is new at its path; read from git only if it was never seen before."""
-    wanted = dict.fromkeys(entry.blob for _, entry in difference.present)
-    digests = _seen_before(repository, wanted)
-    unseen = [blob for blob in wanted if blob not in digests]
+    digests = _seen_before(repository, (entry.blob for _, entry in difference.present))
+    unseen = list(dict.fromkeys(entry.blob for _, entry in difference.present if entry.blob not in digests))
     for done, (blob, digest) in enumerate(blobs.digests(unseen, largest=settings.MAX_FILE_BYTES), 1):
         digests[blob] = digest
         on_progress(done, len(unseen))
