@@ -119,8 +119,8 @@ def not_paused(watches: QuerySet[Watch]) -> QuerySet[Watch]:
     )
 
 
-def end_pause(watch: Watch) -> None:
-    """Of the watch, and of its app as a whole."""
+def clear_pauses(watch: Watch) -> None:
+    """The pause of the watch after a failure, and the rest that its app asked for."""
     Watch.objects.filter(pk=watch.pk).update(retry_at=None)
     App.objects.filter(pk=watch.app_id).update(resting_until=None)
 

@@ -101,7 +101,7 @@ def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], 
 def retry_now(watch: Watch) -> None:
     """End the pause after a failure, and the rest that the endpoint asked for."""
     with transaction.atomic():
-        timing.end_pause(watch)
+        timing.clear_pauses(watch)
         _request_now(watch)
 
 
