@@ -47,6 +47,7 @@ class _Look:
     remote: Remote
     watches: list[Watch]
     """Those whose token is used."""
+    asked_at: datetime | None = None
     seconds: float = 0.0
     """How long the remote took to answer; 0 for a look that another one's answer has put off."""
 
@@ -99,9 +100,8 @@ class Looks:
         """Ask for so long and write the answers; returns how many became jobs."""
         jobs, deadline = 0, time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and (self._in_hand or not until_answered):
-            began = timezone.now()
             self._loop.run(self._ask(min(left, _WRITE_INTERVAL) if self._in_hand else left))
-            jobs += self._write_answers(began)
+            jobs += self._write_answers()
             if self._more_is_due:
                 jobs += self.claim()
         return jobs
@@ -129,11 +129,11 @@ class Looks:
         timing.plan_claimed_looks(resting)
         return jobs
 
-    def _write_answers(self, since: datetime) -> int:
+    def _write_answers(self) -> int:
         """Returns how many looks became jobs."""
         answered, self._answered = self._answered, []
         self._in_hand.difference_update(look for look, _ in answered)
-        _note_unchanged([look for look, answer in answered if answer.is_unchanged], since)
+        _note_unchanged([look for look, answer in answered if answer.is_unchanged])
         _put_off({look: answer.rest for look, answer in answered if answer.rest})
         differing = [(look, answer) for look, answer in answered if not answer.is_unchanged and not answer.rest]
         for look, answer in differing:
@@ -169,7 +169,7 @@ class Looks:
 
     async def _ask_about(self, look: _Look, line: _Line) -> None:
         line.host = line.host or Host(look.remote.url)
-        asked = self._loop.time()
+        asked, look.asked_at = self._loop.time(), timezone.now()
         repository = look.repository
         answer = await line.host.ask(look.remote, repository.ref, known=repository.commit_sha, branch=repository.branch)
         look.seconds = self._loop.time() - asked
@@ -224,8 +224,8 @@ def _lacks_nothing(watch: Watch) -> bool:
     return has_all and watch.status == WatchStatus.SYNCED and watch.access_denied_at is None
 
 
-def _note_unchanged(looks: list[_Look], since: datetime) -> None:
-    """Times and proofs, in one transaction. The answers came after `since`."""
+def _note_unchanged(looks: list[_Look]) -> None:
+    """Times and proofs, in one transaction. A proof is not younger than its question."""
     if not looks:
         return
     changes = manifest.last_changes(look.repository for look in looks)
@@ -239,7 +239,8 @@ def _note_unchanged(looks: list[_Look], since: datetime) -> None:
     }
     with transaction.atomic():
         timing.plan_claimed_looks(plans, checked_at=now)
-        access.note_proofs([watch for look in looks for watch in look.watches], at=since)
+        asked_at = min(look.asked_at or now for look in looks)
+        access.note_proofs([watch for look in looks for watch in look.watches], at=asked_at)
 
 
 def _put_off(looks: dict[_Look, float]) -> None:

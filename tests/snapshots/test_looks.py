@@ -1,8 +1,9 @@
 """Looks without a process: what they write, what they leave to git, and what no host can do to the others."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,27 @@ def test_another_token_meanwhile_is_not_proven_by_the_old_one(watch: Watch) -> N
     while_asked(lambda: Watch.objects.update(token="new", access_proven_at=changed))
     watch.refresh_from_db()
     assert watch.access_proven_at == changed
+
+
+def test_a_proof_is_as_old_as_the_question(
+    many: list[Repository], hostile: HostileHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its answer comes while others are asked already."""
+    monkeypatch.setattr(looks, "_WRITE_INTERVAL", 0.05)
+    Repository.objects.exclude(pk=many[0].pk).update(next_check_at=timezone.now() + timedelta(hours=1))
+    asked: list[datetime] = []
+    well_behaved = hostile.answer
+
+    def answer_slowly(question: Question) -> Sent:
+        asked.append(timezone.now())
+        time.sleep(0.2)
+        return well_behaved(question)
+
+    hostile.answer = answer_slowly
+    assert schedule.tick() == 0
+    proven = Watch.objects.get(repository=many[0]).access_proven_at
+    assert proven
+    assert LONG_AGO < proven <= asked[0]
 
 
 class TestRest:
