@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
+from docora.limits import seats
 from repositories.models import App, Repository, Watch
 from repositories.watches import request_snapshot
 from snapshots.models import Snapshot
@@ -92,3 +93,17 @@ def test_a_fresh_proof_shows_the_newest_without_asking(alice_api: Api, git_host:
     asked = len(git_host.requests)
     assert alice_api.get(door).json()["commit_sha"] == Repository.objects.get().commit_sha
     assert len(git_host.requests) == asked
+
+
+def test_a_token_that_is_revoked_while_its_app_waits_for_changes_reads_none(
+    alice_api: Api, git_host: GitHost, private: HostedRepository, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = alice_api.get(f"{door}/changes").json()["cursor"]
+
+    def revoke_meanwhile(condition: Callable[[], bool], *, seconds: float) -> None:
+        git_host.revoke(private, "alice-token")
+        Watch.objects.update(access_proven_at=None)
+
+    monkeypatch.setattr(seats, "wait_until", revoke_meanwhile)
+    answer = alice_api.get(f"{door}/changes?since={cursor}&wait=30")
+    assert (answer.status_code, answer.json()["code"]) == (403, "no-access")

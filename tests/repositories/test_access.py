@@ -1,17 +1,23 @@
 """Whose token is refused, and what becomes of it when it is accepted again."""
 
+from collections.abc import Iterator
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import access, watches
+from repositories import access, accounts, messages, watches
+from repositories.base import queue
 from repositories.errors import AccessDenied
 from repositories.git import clones
 from repositories.git.clones import Remote, Tip
-from repositories.models import App, Watch, WatchStatus
-from snapshots.delivery import redelivery, tell
+from repositories.models import App, Repository, Watch, WatchStatus
+from snapshots import schedule
+from snapshots.delivery import completion, notices, redelivery, tell
 from snapshots.look import take_snapshot
+from snapshots.models import Completion, Snapshot
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -122,17 +128,84 @@ def test_an_acceptance_from_before_a_refusal_does_not_undo_it(
     assert watch.access_proven_at is None
 
 
-def test_a_proof_is_as_old_as_the_question(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("branch", ["there", "gone"])
+def test_a_proof_is_as_old_as_the_question(watch: Watch, monkeypatch: pytest.MonkeyPatch, branch: str) -> None:
     Watch.objects.update(access_proven_at=None)
+    Repository.objects.update(ref="" if branch == "there" else "gone")
     look_at_once, answered = clones.look, []
 
     def look_slowly(remote: Remote, ref: str) -> Tip | None:
-        tip = look_at_once(remote, ref)
-        answered.append(timezone.now())
-        return tip
+        try:
+            return look_at_once(remote, ref)
+        finally:
+            answered.append(timezone.now())
 
     monkeypatch.setattr(clones, "look", look_slowly)
     access.prove(Watch.objects.get(pk=watch.pk))
     watch.refresh_from_db()
     assert watch.access_proven_at
     assert watch.access_proven_at < answered[0]
+
+
+def test_an_acceptance_does_not_put_an_older_proof_over_a_newer_one(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Watch.objects.update(access_proven_at=None)
+    look_at_once, newer = clones.look, timezone.now() + timedelta(minutes=1)
+
+    def look_slowly(remote: Remote, ref: str) -> Tip | None:
+        """Before the answer is here, another process asks too, and is answered."""
+        Watch.objects.update(access_proven_at=newer)
+        return look_at_once(remote, ref)
+
+    monkeypatch.setattr(clones, "look", look_slowly)
+    access.prove(Watch.objects.get(pk=watch.pk))
+    watch.refresh_from_db()
+    assert watch.access_proven_at == newer
+
+
+class TestRefused:
+    """An app whose token is refused is told that, and nothing else."""
+
+    @pytest.fixture
+    def watch(self, watch: Watch, bob_app: App, git_host: GitHost, secret: HostedRepository, work: Work) -> Watch:
+        """Alice's, since her token is refused. Bob's is accepted, and brought a newer commit."""
+        accounts.choose_events(watch.app, ["sync_complete", "sync_recovered"])
+        watches.watch(bob_app, secret.url, token="bob")
+        work()
+        git_host.revoke(secret, "alice")
+        Watch.objects.update(access_proven_at=None)
+        secret.commit({"a.md": "2"})
+        look(watch, work)
+        assert watch.access_denied_at
+        assert Repository.objects.get().sequence == 2
+        return watch
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_sent(self, watch: Watch, alice: Receiver, work: Work) -> Iterator[None]:
+        alice.requests.clear()
+        yield
+        work()
+        assert alice.requests == []
+
+    def test_no_delivery_of_it_is_requested(self, watch: Watch) -> None:
+        schedule.tick()
+        tell._rerun_after_current(watch)
+        assert not queue.is_alive(messages.delivery_job(watch.pk))
+
+    def test_no_completion_of_it_is_sent(self, watch: Watch, secret: HostedRepository) -> None:
+        first = Snapshot.objects.earliest("sequence")
+        has = {"files": watch.files, "digest": watch.digest, "created": 1, "updated": 0, "deleted": 0, "parked": 0}
+        Completion.objects.create(
+            watch=watch, app=watch.app, sequence=1, commit_sha=first.commit_sha, left_out=0, noticed_at=first.taken_at,
+            pending=True, **has,
+        )  # fmt: skip
+        assert completion.request_lost(10) == 0
+        assert completion.send(watch.pk, job_id="test", lane=queue.DELIVERIES) is None
+
+    def test_it_is_not_told_of_an_outage_or_its_end(self, watch: Watch) -> None:
+        Repository.objects.update(circuit_open_until=timezone.now() + timedelta(hours=1))
+        notices.announce_failure(watch.repository_id)
+        Repository.objects.update(circuit_open_until=None)
+        notices.announce_recovery(watch.repository_id)
+        assert not any(queue.is_alive(f"notice-{kind}-{watch.pk}") for kind in ("failure", "recovery"))

@@ -179,6 +179,28 @@ def in_processes(count: int, function: Callable[[], bool]) -> int:
     return answers.count(7)
 
 
+@pytest.fixture
+def repository(alice_app: App, remote: HostedRepository) -> Repository:
+    return watches.watch(alice_app, remote.url).repository
+
+
+@pytest.mark.parametrize("due", ["circuit_open_until", "probe_at"])
+def test_of_two_that_find_the_same_probe_due_one_probes(repository: Repository, due: str) -> None:
+    now = timezone.now()
+    times = {"circuit_open_until": now + timedelta(hours=1), "probe_at": now + timedelta(hours=1)}
+    Repository.objects.update(**times | {due: now - timedelta(seconds=1)})
+    workers = [Repository.objects.get(), Repository.objects.get()]
+    assert [circuit.claim_look(worker) for worker in workers] == [True, False]
+    assert not circuit.claim_look(Repository.objects.get()), "before the next probe is due"
+
+
+def test_failures_that_two_workers_count_at_once_are_two(repository: Repository) -> None:
+    workers = [Repository.objects.get(), Repository.objects.get()]
+    for worker in workers:
+        circuit.count_failure(worker, HostUnavailable("down"))
+    assert Repository.objects.get().consecutive_failures == 2
+
+
 @pytest.mark.slow
 def test_of_many_processes_one_opens_it_and_one_probes(
     alice_app: App, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,19 @@ def test_what_a_killed_git_left_does_not_stop_the_next_fetch(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("by", ["fetch", "pack"])
+def test_what_an_orphaned_git_still_uses_is_not_swept_away(
+    fetch: Fetch, key: str, held: HeldLock, settings: Settings, by: str
+) -> None:
+    fetch()
+    settings.REPO_LOCK_WAIT = 0
+    in_use = clones.path_of(key) / "shallow.lock"
+    in_use.touch()
+    with held.inherit(), pytest.raises(LockTimeoutError):
+        fetch() if by == "fetch" else clones.pack(key, held=held)
+    assert in_use.exists()
+
+
 def test_the_draft_of_a_killed_clone_goes_with_the_next_one(fetch: Fetch, key: str, settings: Settings) -> None:
     draft = clones._aside("drafts", clones._draft_prefix(key))
     draft.mkdir()

@@ -1,10 +1,12 @@
 """The fence that the kernel keeps: inherited by the child, never two of it, nothing left of it."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -89,10 +91,12 @@ def test_the_next_holder_waits_for_the_orphan_of_the_one_before(repos: Path) -> 
     assert list((repos / ".locks").iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("like_a_killed_holder")
-def test_an_orphan_that_does_not_end_is_ended(settings: Settings) -> None:
-    settings.REPO_LOCK_WAIT = 3
+def test_an_orphan_that_does_not_end_is_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After half of the time for which the next holder waits; here that time then stands still."""
+    settings.REPO_LOCK_WAIT = 100
+    moments = chain([0.0], repeat(51.0))
+    monkeypatch.setattr("repositories.repo_lock._held.clock", lambda: next(moments))
     with repo_lock(KEY, job_id="killed") as held:
         orphan = start_child(held, "sh", "-c", "sleep 60 & wait")
     with repo_lock(KEY, job_id="next") as held, held.inherit():
@@ -109,6 +113,45 @@ def test_a_worker_that_stands_in_the_way_is_named_and_not_killed(settings: Setti
             pass
         assert caught.value.holder == ME
     os.close(in_the_way)
+
+
+@pytest.mark.usefixtures("like_a_killed_holder")
+def test_a_lock_that_is_lost_while_an_orphan_is_waited_for_is_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_way = flock.take(flock.path_of(KEY), ME)
+    assert in_the_way is not None
+    with pytest.raises(LockLostError), repo_lock(KEY, job_id="42") as held:
+        monkeypatch.setattr(time, "sleep", lambda _: held.lease.lose())
+        with held.inherit():
+            pytest.fail("a child could have been started")
+    os.close(in_the_way)
+
+
+def test_a_lock_that_is_lost_when_the_orphan_ends_is_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = flock.take
+
+    def take_too_late(path: Path, me: Holder) -> int | None:
+        held.lease.lose()
+        return take(path, me)
+
+    monkeypatch.setattr(flock, "take", take_too_late)
+    with pytest.raises(LockLostError), repo_lock(KEY, job_id="42") as held, held.inherit():
+        pytest.fail("a child could have been started")
+
+
+def test_an_flock_of_a_file_that_was_removed_meanwhile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the opening of the file and the flock, its holder removes it, and a third process makes another."""
+    path = flock.path_of(KEY)
+    real = fcntl.flock
+
+    def remove_and_flock(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+        path.touch()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_flock)
+    assert flock.take(path, ME) is None
+    assert is_free(path)
 
 
 @pytest.mark.usefixtures("like_a_killed_holder")

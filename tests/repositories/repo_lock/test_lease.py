@@ -65,6 +65,19 @@ def test_its_holder_gives_it_up_before_the_server_does(clock: Clock) -> None:
     assert cut_off.lost
 
 
+def test_a_renewal_counts_from_its_question_and_not_from_its_answer(clock: Clock) -> None:
+    """The server has counted from some moment in between."""
+
+    def renew_slowly() -> bool:
+        clock.now += 5
+        return True
+
+    kept = lease(clock, renew_slowly)
+    clock.now += 10
+    assert kept.tend()
+    assert kept.valid_until == START + 10 + 27
+
+
 def test_renewal_is_tried_again_until_the_lease_ends(clock: Clock, lock_log: LogLines) -> None:
     def fail() -> bool:
         raise ConnectionError("gone")

@@ -20,6 +20,7 @@ from repositories.repo_lock import (
     repo_lock,
     repo_locks,
 )
+from repositories.repo_lock._lease import clock
 from repositories.repo_lock._server import LockServer, Names
 from tests.support.lock_cast import KEY, LOCK, LogLines, hold_briefly, is_held, take_without_renewing, waiters
 from tests.support.service import wait_until
@@ -69,6 +70,20 @@ def test_a_clock_that_went_back_gives_no_smaller_fence(server: redis.Redis) -> N
     from_the_future = hold_briefly("1", []) + 3_600_000
     server.set(f"{LOCK}:fence", from_the_future)
     assert hold_briefly("1", []) == from_the_future + 1
+
+
+def test_a_lock_counts_from_the_question_and_not_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has counted from some moment in between."""
+    asked = []
+    ask = LockServer.acquire
+
+    def acquire(self: LockServer, names: Names, token: str, *, ttl: float, wait: float) -> object:
+        asked.append(clock())
+        return ask(self, names, token, ttl=ttl, wait=wait)
+
+    monkeypatch.setattr(LockServer, "acquire", acquire)
+    with repo_lock(KEY, job_id="42", ttl=100) as held:
+        assert held.lease.valid_until <= asked[0] + 90
 
 
 def test_trying_once_fails_at_once_and_names_the_holder(lock_log: LogLines) -> None:

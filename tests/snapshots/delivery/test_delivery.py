@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
-from repositories import accounts, watches
+from repositories import accounts, messages, watches
 from repositories.base import queue
 from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -236,6 +236,44 @@ def test_a_second_run_leaves_and_the_first_looks_again(
     assert alice.files[watch.repository.public_id] == remote.files()
 
 
+@pytest.mark.parametrize("renewed", [False, True], ids=["the same watch", "a renewed watch"])
+def test_what_a_second_run_has_left_is_told_when_the_first_has_ended(
+    alice_app: App,
+    alice: Receiver,
+    remote: HostedRepository,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    renewed: bool,
+) -> None:
+    """The second run finds the lock busy and gives up; nothing but the end of the first asks for it again."""
+    alice.mirror.repeats_are_allowed = True
+    first = watches.watch(alice_app, remote.url)
+    queue.drop(messages.snapshot_job(first.repository_id))
+    snapshots.take_snapshot(first.repository_id, job_id="look")
+    queue.drop(messages.delivery_job(first.pk))
+
+    def come_second() -> None:
+        watch = watches.watch(alice_app, remote.url) if renewed else first
+        remote.commit({"README.md": "second"})
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshots, "request_deliveries", lambda *_, **__: None)
+            snapshots.take_snapshot(first.repository_id, job_id="beside")
+        assert tell.deliver(watch.pk, job_id="second") is None
+
+    def once(_: ReceivedRequest) -> None:
+        alice.on_request = lambda _: None
+        beside(come_second)
+
+    alice.on_request = once
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "take_snapshot", lambda *_, **__: None)
+        tell.deliver(first.pk, job_id="first")
+    assert [name for name in queue.ALL if queue.length(name)] == [queue.DELIVERIES]
+    work()
+    assert alice.files[first.repository.public_id] == remote.files()
+    assert Watch.objects.get().synced_commit == remote.tip()
+
+
 def test_what_is_committed_during_a_run_follows_in_the_same_job(
     alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
@@ -417,6 +455,30 @@ def test_a_run_that_has_lost_its_lock_writes_nothing_down(
         tell.deliver(watch.pk, job_id="test")
     assert alice.requests
     assert Delivered.objects.count() == Delivery.objects.count() == 0
+
+
+def test_a_run_that_has_lost_its_lock_waits_for_no_answer(
+    alice_app: App, alice: Receiver, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other options were chosen, so it only waits for the answers to what it has sent."""
+    watch = watches.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    wait_for_answers = Run._await_what_was_sent
+
+    def lose_and_wait(run: Run) -> None:
+        run._held.lease.lose()
+        monkeypatch.setattr(run._client, "answers", lambda **_: pytest.fail("it waited"))
+        wait_for_answers(run)
+
+    def choose(_: ReceivedRequest) -> None:
+        alice.on_request = lambda _: None
+        beside(lambda: watches.change_options(alice_app, watch.repository.public_id, exclude=("*.png",)))
+
+    monkeypatch.setattr(Run, "_await_what_was_sent", lose_and_wait)
+    alice.on_request = choose
+    with alice.faults.put(ReceiverFault(path="logo.png", hang=True)), pytest.raises(LockLostError):
+        tell.deliver(watch.pk, job_id="test")
+    assert Delivery.objects.filter(path="logo.png").count() == 0
 
 
 def test_few_large_messages_are_under_way_at_once(

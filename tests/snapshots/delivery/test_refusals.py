@@ -1,6 +1,5 @@
 """Endpoints that refuse some of what they are told: what is parked, what is tried again, and when."""
 
-import time
 from datetime import timedelta
 from itertools import count
 
@@ -69,6 +68,36 @@ def test_who_does_not_have_what_it_is_to_delete_gets_it_when_it_comes_back(
     remote.commit({"README.md": "# Handbook\n"})
     snapshot(watch, work)
     assert alice.files[watch.repository.public_id] == remote.files()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 407, 408, 425, 429, 500, 503])
+def test_an_answer_that_is_about_the_endpoint_or_the_moment_parks_nothing(
+    alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, status: int
+) -> None:
+    """Even if another file was accepted, and the endpoint was tried often enough."""
+    pictures.commit({"a.md": "taken", "b.md": "not now"})
+    App.objects.update(max_in_flight=1)
+    with alice.faults.put(ReceiverFault(path="b.md", status=status)):
+        watch = watches.watch(alice_app, pictures.url)
+        work()
+    watch.refresh_from_db()
+    assert (watch.status, watch.retry_count) == (WatchStatus.PENDING, 1)
+    assert not Parked.objects.exists()
+    assert try_again(work).status == WatchStatus.SYNCED
+    assert alice.files[watch.repository.public_id] == pictures.files()
+
+
+@pytest.mark.parametrize("status", [409, 413, 415, 422])
+def test_a_file_that_is_surely_refused_is_parked_although_nothing_was_accepted_yet(
+    alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, status: int
+) -> None:
+    pictures.commit(SIXTY)
+    with alice.faults.put(ReceiverFault(status=status)):
+        watch = watches.watch(alice_app, pictures.url)
+        work()
+    watch.refresh_from_db()
+    assert watch.status == WatchStatus.SYNCED
+    assert Parked.objects.count() == 60
 
 
 @pytest.mark.parametrize("in_sync", [False, True], ids=["first sync", "later"])
@@ -162,9 +191,8 @@ def test_a_file_that_takes_long_gives_way_and_has_all_the_time_in_the_slow_lane(
     watch = watches.watch(alice_app, large.url)
     take_snapshot(watch.repository_id, job_id="look")
     with alice.faults.put(ReceiverFault(delay=0.05)):
-        started = time.monotonic()
         assert tell.deliver(watch.pk, job_id="fast", lane=queue.DELIVERIES) is None
-        assert time.monotonic() - started < 0.9, "it went on to the end"
+        assert len(alice.requests) < 27, "it went on to the end"
         alice_app.refresh_from_db()
         assert alice_app.slow_since
         assert tell.deliver(watch.pk, job_id="slow", lane=queue.SLOW_DELIVERIES) is None

@@ -1,0 +1,103 @@
+"""Rows that are locked before something is written by what they say: nobody else changes them in between."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from docora.demo.githost import HostedRepository
+from repositories import watches
+from repositories.models import App, Repository, Watch
+from snapshots import history
+from snapshots.delivery import redelivery, tell
+from snapshots.look import take_snapshot
+from snapshots.models import Snapshot
+from tests.support.beside import beside
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Act = Callable[[Watch], object]
+
+
+def is_locked(rows: QuerySet[Any]) -> bool:
+    """Whether another connection would have to wait for these rows."""
+    refused: list[OperationalError] = []
+
+    def lock() -> None:
+        if connection.vendor == "sqlite":
+            connection.cursor().execute("PRAGMA busy_timeout = 0")
+        try:
+            with transaction.atomic():
+                assert list(rows.select_for_update(nowait=True))
+        except OperationalError as error:
+            refused.append(error)
+
+    beside(lock)
+    return bool(refused)
+
+
+@contextmanager
+def looked_at_before(statement: str, rows: QuerySet[Any]) -> Iterator[list[bool]]:
+    """For each such statement of this thread, whether these rows were locked before it."""
+    found: list[bool] = []
+
+    def execute(run: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if re.match(statement, sql):
+            found.append(is_locked(rows.all()))
+        return run(sql, params, many, context)
+
+    with connection.execute_wrapper(execute):
+        yield found
+
+
+def look(watch: Watch) -> None:
+    take_snapshot(watch.repository_id, job_id="look")
+
+
+def look_and_deliver(watch: Watch) -> None:
+    look(watch)
+    tell.deliver(watch.pk, job_id="deliver")
+
+
+def unwatch(watch: Watch) -> None:
+    watches.unwatch(watch.app, watch.repository.public_id)
+
+
+def watch_again(watch: Watch) -> None:
+    watches.watch(watch.app, watch.repository.url)
+
+
+def forget_history(watch: Watch) -> None:
+    look_and_deliver(watch)
+    Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=365))
+    history.prune(Repository.objects.get())
+
+
+@pytest.mark.parametrize(
+    ("act", "statement", "rows"),
+    [
+        pytest.param(look, 'UPDATE "snapshots_fileversion"', Repository, id="a snapshot"),
+        pytest.param(look_and_deliver, 'INSERT INTO "snapshots_delivery"', Watch, id="answers"),
+        pytest.param(look_and_deliver, 'UPDATE "repositories_watch" SET .*"synced_commit"', Watch, id="completion"),
+        pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Watch, id="unwatch, the watch"),
+        pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Repository, id="unwatch, the repository"),
+        pytest.param(watch_again, 'INSERT INTO "repositories_watch"', Repository, id="watch, the repository"),
+        pytest.param(watch_again, 'INSERT INTO "repositories_watch"', App, id="watch, the app"),
+        pytest.param(redelivery.resync, 'UPDATE "snapshots_delivered"', Watch, id="resync"),
+        pytest.param(forget_history, 'DELETE FROM "snapshots_file"', Repository, id="history"),
+    ],
+)
+def test_a_row_is_locked_before(
+    watch: Watch, remote: HostedRepository, act: Act, statement: str, rows: type[Any]
+) -> None:
+    remote.commit({"README.md": "changed", "logo.png": None})
+    with looked_at_before(statement, rows.objects.all()) as found:
+        act(watch)
+    assert found
+    assert all(found)
