@@ -80,8 +80,6 @@ def run(command: Command) -> bytes:
             output = _read_all(git.process, command)
         except subprocess.TimeoutExpired:
             raise HostUnavailable(f"git {command.arguments[0]} took longer than {command.timeout:g} s.") from None
-    if command.held:
-        command.held.check()
     if git.process.returncode:
         raise git.error()
     return output

@@ -177,7 +177,7 @@ class Run:
         everything = True
         try:
             for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
-                everything = self._tell_each(changes) and everything
+                everything = self._tell_each(changes)
                 # Deletes are acknowledged before creates begin: a file may take the place of a deleted folder.
                 self._settle()
                 if self._failure or not everything:
