@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -28,6 +29,12 @@ def do(cast: Cast) -> Callable[..., Job]:
         return queue.enqueue_call(f"{JOBS}.{function}", kwargs={"journal": str(cast.journal), **kwargs}, result_ttl=0)
 
     return do
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, a horse that begins late is not taken for a frozen one."""
+    monkeypatch.setattr(channel, "_PATIENCE", 60.0)
 
 
 @pytest.fixture
@@ -75,20 +82,27 @@ def test_after_a_job_that_failed_or_was_large_comes_a_fresh_horse(
 def test_a_horse_that_has_grown_old_makes_room(
     cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LIFETIME", 3.0)
+    clock = cast.folder / "clock"  # the worker is another process: its clock is the time of this file
+    clock.touch()
+    os.utime(clock, (0, 0))
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: clock.stat().st_mtime))
     cast.start(work)
     do()
-    do(seconds=3.1)
     do()
-    one, same, fresh = horses(cast, 3)
+    one, same = horses(cast, 2)
+    os.utime(clock, (channel.LIFETIME + 1,) * 2)
+    do()
+    *_, fresh = horses(cast, 3)
     assert one == same != fresh
     assert not psutil.pid_exists(one)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_horse_that_dies_while_it_waits_costs_no_job(
-    cast: Cast, worker: BaseProcess, do: Callable[..., Job], number: signal.Signals
+    cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
+    monkeypatch.setattr(channel, "_PATIENCE", 0.5)
+    cast.start(work)
     do()
     (idle,) = horses(cast, 1)
     os.kill(idle, number)
