@@ -10,7 +10,8 @@ from repositories.git import clones
 from repositories.models import App, Repository
 from repositories.repo_lock import repo_lock
 from snapshots import manifest
-from snapshots.models import Snapshot
+from snapshots.models import File, FileVersion, Snapshot
+from tests.support.beside import beside
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -72,3 +73,38 @@ def test_the_same_fetch_is_not_written_twice(repository: Repository, remote: Hos
     commit, fence = fetch(repository)
     assert manifest.write(repository.pk, commit, branch="main", fence=fence)
     assert not manifest.write(repository.pk, commit, branch="main", fence=fence)
+
+
+def everything_written() -> list[object]:
+    return [list(model._default_manager.order_by("pk").values()) for model in (Repository, Snapshot, File, FileVersion)]
+
+
+def test_nobody_sees_half_of_a_snapshot_and_one_that_fails_leaves_nothing(
+    repository: Repository, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.commit({"README.md": "newer", "logo.png": None, "more.md": "more"})
+    commit, fence = fetch(repository)
+    before = everything_written()
+    seen: list[list[object]] = []
+
+    def look_and_fail(*_: object) -> None:
+        """When the files are written, and the snapshot is not."""
+        beside(lambda: seen.append(everything_written()))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(manifest, "_count", look_and_fail)
+    with pytest.raises(ZeroDivisionError):
+        manifest.write(repository.pk, commit, branch="main", fence=fence)
+    assert seen == [before]
+    assert everything_written() == before
+
+
+def test_a_branch_that_was_seen_before_the_newest_snapshot_is_not_noted(
+    repository: Repository, remote: HostedRepository
+) -> None:
+    remote.commit({"README.md": "newer"})
+    commit, fence = fetch(repository)
+    assert manifest.write(repository.pk, commit, branch="trunk", fence=fence)
+    manifest.note_branch(repository, "older")
+    assert Repository.objects.get().branch == "trunk"
+    assert not Snapshot.objects.filter(branch="older").exists()

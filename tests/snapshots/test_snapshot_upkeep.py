@@ -86,6 +86,36 @@ class TestReconcile:
         commit_and_sync(remote, work, "third")
         assert str(remote.tip()) in clones.pins(watch.repository.clone_key)
 
+    def test_the_commit_that_was_the_newest_until_lately_stays_pinned(
+        self, watch: Watch, remote: HostedRepository, work: Work
+    ) -> None:
+        """A delivery that began before the change may still be reading it."""
+        pinned = {remote.tip()}
+        commit_and_sync(remote, work, "second")
+        pinned.add(remote.tip())
+        Snapshot.objects.filter(sequence=1).update(taken_at=timezone.now() - timedelta(days=7))
+        assert reconcile.run(job_id="test") == 0
+        assert clones.pins(watch.repository.clone_key) == pinned
+
+    @pytest.mark.parametrize("first", ["", "old"])
+    def test_the_commits_of_every_ref_of_a_clone_stay_pinned(
+        self, alice_app: App, remote: HostedRepository, work: Work, first: str
+    ) -> None:
+        pinned = {remote.tip()}
+        remote.point("old", str(remote.tip()))
+        pinned.add(remote.commit({"README.md": "second"}))
+        for ref in (first, "old" if not first else ""):
+            key = watches.watch(alice_app, remote.url, ref=ref).repository.clone_key
+        work()
+        Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=7))
+        assert reconcile.run(job_id="test") == 0
+        assert clones.pins(key) == pinned
+
+    def test_a_clone_that_is_needed_is_not_found_to_be_too_much(self, watch: Watch, settings: Settings) -> None:
+        settings.DISK_QUOTA_BYTES = 1
+        Watch.objects.update(asked_again=True)
+        assert list(reconcile.findings()) == []
+
     def test_beyond_the_quota_the_clone_out_of_use_for_longest_goes_and_comes_back(
         self, watch: Watch, alice: Receiver, alice_app: App, git_host: GitHost, remote: HostedRepository,
         work: Work, settings: Settings,

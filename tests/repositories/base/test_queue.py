@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
+from django.db import transaction
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
@@ -122,3 +123,13 @@ def test_asking_while_redis_is_away_is_no_error(monkeypatch: pytest.MonkeyPatch)
     queue.connection.cache_clear()
     ask()
     queue.drop("job")
+
+
+def test_what_a_transaction_asks_for_is_queued_when_it_is_committed() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        ask("taken back")
+        raise ZeroDivisionError
+    with transaction.atomic():
+        ask("committed")
+        assert waiting() == []
+    assert waiting() == ["committed"]

@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,12 @@ def test_an_object_that_is_missing_means_damage_and_never_a_deleted_file(fetch: 
         list(blobs.sizes(["1" * 40]))
     with clones.open_blobs(key) as blobs, pytest.raises(CloneDamaged):
         list(blobs.contents(["1" * 40]))
+
+
+def test_a_content_that_is_cut_off_means_damage() -> None:
+    blobs = Blobs(BytesIO(), BytesIO(b"1234 blob 10\nshort"))
+    with pytest.raises(CloneDamaged):
+        list(next(blobs.contents(["1234"])))
 
 
 def test_a_content_that_is_too_large_is_measured_and_not_read(fetch: Fetch, key: str) -> None:

@@ -133,6 +133,17 @@ def test_a_dead_holders_lock_is_free_after_its_ttl(others: ThreadPoolExecutor, n
     others.submit(hold_briefly, "2", [], 30).result(timeout=30)
 
 
+def test_a_wake_up_that_is_lost_is_made_up_for(
+    server: redis.Redis, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repositories.repo_lock._claim._RECHECK", 0.1)
+    take_without_renewing("37")
+    waiting = others.submit(hold_briefly, "42", [], 30)
+    wait_until(lambda: waiters() == ("42",))
+    server.delete(LOCK)
+    waiting.result(timeout=30)
+
+
 def test_shutdown_lets_waiters_give_up_and_holders_release(others: ThreadPoolExecutor, lock_log: LogLines) -> None:
     with repo_lock(KEY, job_id="37"):
         waiting: Future[int] = others.submit(hold_briefly, "42", [], 600)

@@ -11,14 +11,15 @@ from docora.demo.bare import submodule
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import accounts, watches
+from repositories import accounts, timing, watches
 from repositories.base import queue
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.selection import Selection
 from snapshots import schedule
-from snapshots.delivery import completion, redelivery
+from snapshots.delivery import completion, redelivery, tell
 from snapshots.delivery.run import lock_key
+from snapshots.look import take_snapshot
 from snapshots.models import Completion, Delivery
 from tests.snapshots.test_digests import of_contents
 from tests.support.worker import Look, Work
@@ -210,6 +211,30 @@ def test_a_worker_that_dies_before_it_is_sent_loses_nothing(
     schedule.tick()
     work()
     assert len(told(alice)) == 1
+
+
+def test_it_waits_while_its_app_rests(watch: Watch, alice_app: App, alice: Receiver) -> None:
+    Completion.objects.update(pending=True)
+    alice.requests.clear()
+    timing.rest_app(alice_app, 1000)
+    pause = completion.send(watch.pk, job_id="test", lane="deliveries")
+    assert pause
+    assert pause > 900
+    assert not told(alice)
+
+
+def test_it_is_requested_by_the_end_of_a_run_that_kept_it_waiting(
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own job found the lock busy and left; here the run itself does not get to tell it."""
+    remote.commit({"README.md": "two"})
+    with monkeypatch.context() as patched:
+        patched.setattr("snapshots.delivery.tell.completion.announce", lambda *_: None)
+        watches.request_snapshot(watch.repository)
+        tell.deliver(watch.pk, job_id="test")
+        take_snapshot(watch.repository_id, job_id="look")
+        tell.deliver(watch.pk, job_id="test")
+    assert queue.is_alive(f"complete-{watch.pk}")
 
 
 def test_it_waits_while_files_are_on_their_way(watch: Watch, alice: Receiver) -> None:

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core import mail
@@ -11,7 +12,7 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
-from repositories import accounts, messages, watches
+from repositories import accounts, messages, timing, watches
 from repositories.base import queue
 from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -209,6 +210,81 @@ def test_the_log_has_one_row_for_each_attempt(
     assert {row.message_id for row in rows} == {request.headers["webhook-id"] for request in alice.requests}
 
 
+def test_creates_begin_when_every_delete_is_answered(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    """A file may take the place of a deleted folder."""
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    remote.commit({"docs/start.md": None, "logo.png": None, "docs": "a file"})
+    unanswered: list[str] = []
+
+    def look_for_deletes(request: ReceivedRequest) -> None:
+        if request.event == "create":
+            unanswered.extend(other.path for other in alice.requests if other.status is None)
+
+    alice.on_request = look_for_deletes
+    with alice.faults.put(ReceiverFault(events=("delete",), delay=0.3)):
+        snapshot(watch.repository, work)
+    assert [request.event for request in alice.requests[-3:]] == ["delete", "delete", "create"]
+    assert unanswered == []
+    assert alice.problems == []
+
+
+def test_a_killed_worker_repeats_no_more_than_what_was_under_way(
+    alice_app: App, alice: Receiver, many: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent and is not written down yet: at most five messages for each request that may be open."""
+    App.objects.update(max_in_flight=2)
+    monkeypatch.setattr(runs, "_PULSE", 60.0)
+    under_way: list[int] = []
+
+    def count(_: ReceivedRequest) -> None:
+        beside(lambda: under_way.append(len(alice.requests) - Delivery.objects.count()))
+
+    alice.on_request = count
+    watches.watch(alice_app, many.url)
+    work()
+    assert max(under_way) <= 10
+
+
+@pytest.mark.parametrize("again", ["a retry", "a redelivery"])
+def test_the_delete_of_a_file_has_one_id_although_commits_follow(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, again: str
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    remote.commit({"README.md": None})
+    with alice.faults.put(ReceiverFault(status=500 if again == "a retry" else 200)):
+        snapshot(watch.repository, work)
+    remote.commit({"more.md": "more"})
+    Watch.objects.update(retry_at=None)
+    snapshot(watch.repository, work)
+    if again == "a redelivery":
+        alice.mirror.repeats_are_allowed = True
+        redelivery.redeliver(Delivery.objects.get(event="delete"))
+        work()
+    deletes = [request for request in alice.requests if request.event == "delete"]
+    assert [request.status for request in deletes][-1] == 200
+    assert len(deletes) == 2
+    assert len({request.headers["webhook-id"] for request in deletes}) == 1
+
+
+def test_an_update_that_somebody_asks_for_has_another_id_than_the_create(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    """A receiver that remembers the id of the create would ignore it."""
+    alice.mirror.repeats_are_allowed = True
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    file_id = Delivered.objects.get(file__path="README.md").file_id
+    redelivery.send_again(watch, creates=(), updates=[file_id], deletes={})
+    work()
+    told = [request for request in alice.requests if request.path == "README.md"]
+    assert [request.event for request in told] == ["create", "update"]
+    assert len({request.headers["webhook-id"] for request in told}) == 2
+
+
 def test_messages_of_one_path_have_ids_of_their_own(
     alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
@@ -246,6 +322,7 @@ def test_what_a_second_run_has_left_is_told_when_the_first_has_ended(
     renewed: bool,
 ) -> None:
     """The second run finds the lock busy and gives up; nothing but the end of the first asks for it again."""
+    monkeypatch.setattr(runs, "_PULSE", 60.0)  # the first run notices nothing before its answer has come
     alice.mirror.repeats_are_allowed = True
     first = watches.watch(alice_app, remote.url)
     queue.drop(messages.snapshot_job(first.repository_id))
@@ -437,6 +514,47 @@ def test_what_is_asked_for_at_the_very_end_of_a_run_is_not_taken_for_told(
     assert (watch.status, watch.synced_sequence) == (WatchStatus.PENDING, 0)
     work()
     assert len(alice.requests) == 2 * len(remote.files())
+
+
+def test_an_app_that_is_disabled_while_its_run_waits_to_begin_is_told_nothing(
+    alice_app: App, alice: Receiver, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+
+    def disable_and_lock(*args: Any, **options: Any) -> Any:
+        accounts.disable_app(alice_app, "for a test")
+        return repo_lock(*args, **options)
+
+    monkeypatch.setattr(tell, "repo_lock", disable_and_lock)
+    assert tell.deliver(watch.pk, job_id="test") is None
+    assert alice.requests == []
+
+
+def test_a_shorter_rest_does_not_end_a_longer_one(alice_app: App) -> None:
+    timing.rest_app(alice_app, 1000)
+    timing.rest_app(alice_app, 10)
+    alice_app.refresh_from_db()
+    assert timing.seconds_of_rest(alice_app) > 900
+
+
+@pytest.mark.parametrize("pause", ["of the watch", "of its app"])
+def test_no_delivery_is_requested_during_a_pause(
+    alice_app: App, alice: Receiver, remote: HostedRepository, pause: str
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    queue.drop(messages.delivery_job(watch.pk))
+    later = timezone.now() + timedelta(hours=1)
+    if pause == "of the watch":
+        Watch.objects.update(retry_at=later)
+    else:
+        App.objects.update(resting_until=later)
+    schedule.tick()
+    assert not queue.is_alive(messages.delivery_job(watch.pk))
+    timing.clear_pauses(watch)
+    schedule.tick()
+    assert queue.is_alive(messages.delivery_job(watch.pk))
 
 
 def test_a_run_that_has_lost_its_lock_writes_nothing_down(

@@ -24,7 +24,7 @@ Files = dict[str, dict[str, bytes]]
 @pytest.fixture
 def steps(git_host: GitHost) -> HostedRepository:
     repository = git_host.create("acme/steps")
-    repository.commit({"a.md": "1", "b.md": "1", "c.md": "1"})
+    repository.commit({"a.md": "1", "b.md": "1", "c.md": "1", "e.md": "1"})
     return repository
 
 
@@ -39,7 +39,7 @@ def overtake(steps: HostedRepository, commits: Files) -> Callable[[], None]:
     """One more commit, and its snapshot, by another worker."""
 
     def overtake() -> None:
-        steps.commit({"b.md": "3", "c.md": None, "d.md": "3"})
+        steps.commit({"b.md": "3", "c.md": None, "d.md": "3", "e.md": "3"})
         commits[str(steps.tip())] = steps.files()
         beside(lambda: take_snapshot(Repository.objects.get().pk, job_id="beside"))
 
@@ -65,7 +65,7 @@ def test_a_newer_snapshot_does_not_change_what_a_run_tells(
     watch = watches.watch(alice_app, steps.url)
     if in_sync:
         work()
-        steps.commit({"a.md": "2", "b.md": "2", "c.md": "2"})
+        steps.commit({"a.md": "2", "b.md": "2", "c.md": "2", "e.md": None})
         commits[str(steps.tip())] = steps.files()
         alice.requests.clear()
     told = str(steps.tip())
@@ -81,9 +81,12 @@ def test_a_newer_snapshot_does_not_change_what_a_run_tells(
     else:
         alice.on_request = overtake_once
     work()
-    contents = [request for request in alice.requests if request.event != "delete"]
-    assert [request.path for request in contents if request.commit_sha == told] == ["a.md", "b.md", "c.md"]
-    for request in contents:
+    first = [(request.event, request.path) for request in alice.requests if request.commit_sha == told]
+    if in_sync:
+        assert first == [("delete", "e.md"), ("update", "a.md"), ("update", "b.md"), ("update", "c.md")]
+    else:
+        assert first == [("create", path) for path in ("a.md", "b.md", "c.md", "e.md")]
+    for request in (request for request in alice.requests if request.event != "delete"):
         assert request.section("file")["content"].encode() == commits[request.commit_sha][request.path]
     assert alice.files[watch.repository.public_id] == steps.files()
     assert alice.problems == []
@@ -127,5 +130,5 @@ def test_a_snapshot_between_two_queries_of_a_comparison_hides_no_file(
 def test_a_snapshot_between_two_queries_of_a_page_hides_no_file(behind: Watch, overtake: Callable[[], None]) -> None:
     with between_two_queries(overtake):
         page = manifest.page_of_contents(behind.repository_id, 2, after=0, limit=10)
-    assert len(page) == 3
+    assert len(page) == 4
     assert Repository.objects.get().sequence == 3

@@ -197,6 +197,20 @@ def test_a_transfer_that_fails_starts_again_under_another_id(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_transfer_does_not_take_the_answer_to_another_file_for_its_own(
+    alice_app: App, alice: Receiver, git_host: GitHost, work: Work, settings: Settings
+) -> None:
+    settings.BINARY_CHUNK_THRESHOLD_BYTES, settings.BINARY_CHUNK_SIZE_BYTES = 100, 100
+    remote = git_host.create("acme/large")
+    remote.commit({"a.md": b"slow", "large.bin": b"\xff" * 225})
+    alice.faults.put(ReceiverFault(path="a.md", delay=0.3))
+    alice.faults.put(ReceiverFault(path="large.bin", status=413))
+    watches.watch(alice_app, remote.url)
+    work()
+    assert [request.path for request in alice.requests] == ["a.md", "large.bin"]
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_transfer_that_is_refused_is_parked_and_not_continued(
     alice_app: App, alice: Receiver, git_host: GitHost, work: Work, settings: Settings
 ) -> None:
