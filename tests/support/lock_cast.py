@@ -18,6 +18,7 @@ from pathlib import Path
 
 import redis
 from django.conf import settings
+from django.db import connections as databases
 from django.utils.module_loading import import_string
 from rq import Queue
 from rq.serializers import JSONSerializer
@@ -48,6 +49,8 @@ class Cast:
         return self.folder / "journal"
 
     def start(self, function: Callable[..., None], *args: object, **kwargs: object) -> BaseProcess:
+        # An earlier test may have left a connection to the database, which a fork must neither use nor close.
+        databases.close_all()
         process = _FORK.Process(target=_in_own_group, args=(function, *args), kwargs=kwargs)
         process.start()
         self.processes.append(process)
