@@ -170,10 +170,11 @@ def _contents(
         for file_id, event in events.items()
         if event and not _is_refused(parked.get(file_id), kept[file_id].sha256)
     ]
+    selection = watch.selection
     for file_id, path in paths_of(ids):
         event, version = events[file_id], kept[file_id]
         had, refused = delivered.get(file_id), parked.get(file_id)
-        if event and watch.selection.takes(path.text, version.size):
+        if event and selection.takes(path.text, version.size):
             yield Change(
                 event=event,
                 file_id=file_id,

@@ -18,6 +18,8 @@ from benchmarks.path.stage import Stage
 
 _MB = 1e6
 _IDLE_SECONDS = 5
+# They live for a minute, and their workers look every ten seconds.
+_HORSES_LEAVE_WITHIN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _force_push(bench: Bench) -> Outcome:
 
 
 def _idle(bench: Bench) -> Outcome:
-    """The larger one of two: just started, and after some work."""
+    """The larger one of two: just started, and after some work, once the work horses that were kept have gone."""
     with bench.stage() as stage:
         time.sleep(_IDLE_SECONDS)
         started = usage.pss(stage.service.pid) / _MB
@@ -140,8 +142,13 @@ def _idle(bench: Bench) -> Outcome:
         bench.sync(stage, stage.publish("bench/small", bench.generated("small", bench.sizes.small)()), "reader")
         time.sleep(_IDLE_SECONDS)
         worked = usage.pss(stage.service.pid) / _MB
-    detail = f"just started {started:.0f} MB in {processes} processes, after some work {worked:.0f} MB"
-    return Outcome(ours=max(started, worked), unit="MB", detail=detail)
+        time.sleep(_HORSES_LEAVE_WITHIN)
+        idle = usage.pss(stage.service.pid) / _MB
+    detail = (
+        f"just started {started:.0f} MB in {processes} processes; right after some work {worked:.0f} MB, because work"
+        f" horses stay for a minute; then {idle:.0f} MB"
+    )
+    return Outcome(ours=max(started, idle), unit="MB", detail=detail)
 
 
 def _memory(bench: Bench) -> Outcome:
