@@ -73,7 +73,7 @@ DELIVERIES = Counter(
         "app_class": _APP_CLASS,
         "outcome": (
             *("accepted", "refused", "status", "timeout", "connection", "dns", "tls", "protocol"),
-            "forbidden-address",
+            *("proxy", "forbidden-address"),
         ),
     },
 )

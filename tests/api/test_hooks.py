@@ -1,6 +1,8 @@
 """POST /hooks/{id}: what each git host sends, what proves it, and what becomes of it."""
 
+import hmac
 import json
+import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +19,7 @@ from pytest_django import Settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from docora.api.hooks import receive
 from docora.api.hooks.proofs import Proofs
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
@@ -79,11 +82,35 @@ def test_a_push_is_delivered(made: Made, send: Sender, remote: HostedRepository,
     assert (made.log.accepted, made.log.ignored, made.log.refused) == (1, 0, 0)
 
 
-def test_a_wrong_proof_and_none_are_refused(made: Made, send: Sender) -> None:
+def test_a_wrong_proof_and_none_are_refused(made: Made, send: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr("docora.api.hooks.events._parse", lambda body, _: parsed.append(body))
     for sent in (send("whsec_d3Jvbmc=", "acme/handbook"), send(made.secret, "acme/handbook").without_proof()):
         assert sent.to(made.url).status_code == 401
     assert waiting() == []
+    assert parsed == []
     assert (made.log.accepted, made.log.refused, made.log.last_error) == (0, 2, "The proof is missing or wrong.")
+
+
+def test_the_time_of_a_comparison_tells_nothing(made: Made, send: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent is compared in constant time alone, and as often when it is right as when it is wrong."""
+    compared: list[str] = []
+    compare = hmac.compare_digest
+
+    def note(ours: bytes, theirs: bytes) -> bool:
+        compared.append(theirs.decode())
+        return compare(ours, theirs)
+
+    monkeypatch.setattr(hmac, "compare_digest", note)
+    counts = set()
+    for secret, status in ((made.secret, 202), ("whsec_" + "d" * 43 + "=", 401)):
+        compared.clear()
+        sent = send(secret, "acme/handbook")
+        assert sent.to(made.url).status_code == status
+        proofs = [value for name, value in sent.headers.items() if re.search(r"(?i)signature|gitlab-token", name)]
+        assert {proof.removeprefix("sha256=").removeprefix("v1,") for proof in proofs} <= set(compared)
+        counts.add(len(compared))
+    assert len(counts) == 1
 
 
 def test_a_changed_body_is_refused(made: Made, send: Sender) -> None:
@@ -118,6 +145,7 @@ def test_an_unknown_hook_costs_the_same_work(made: Made, monkeypatch: pytest.Mon
             assert github("wrong", "acme/handbook").to(url).status_code == 401
         costs.append((list(hashed), len(statements)))
     assert costs[0] == costs[1] == ([2], 1)
+    assert [log.refused for log in hooks.logs([made.hook.public_id, "unknown"]).values()] == [1, 1]
 
 
 def test_both_secrets_count_until_the_overlap_ends(made: Made) -> None:
@@ -201,12 +229,21 @@ def test_a_large_body_is_hashed_in_pieces_and_not_parsed(made: Made, monkeypatch
         pieces.append(len(piece))
         update(proofs, piece)
 
+    kept: list[int] = []
+    push = receive._push
+
+    def note_kept(hook: Hook, event: str, body: bytes, content_type: str) -> hooks.Push:
+        kept.append(len(body))
+        return push(hook, event, body, content_type)
+
     monkeypatch.setattr(Proofs, "update", note)
+    monkeypatch.setattr(receive, "_push", note_kept)
     body = b"[" + b"{}," * 1_000_000 + b"{}]"
     proof = {"X-Hub-Signature-256": f"sha256={sign(made.secret, body)}", "X-GitHub-Event": "push"}
     assert Sent(body, proof | {"Content-Type": "application/json"}).to(made.url).status_code == 202
     assert sum(pieces) == len(body)
     assert max(pieces) <= 65536
+    assert kept == [(1 << 20) + 1]
 
 
 def test_a_body_over_the_limit_is_not_read(made: Made, client: Client) -> None:
@@ -234,6 +271,12 @@ def test_a_forged_hook_uses_up_no_allowance(made: Made, settings: Settings) -> N
     for _ in range(5):
         assert github("wrong", "acme/handbook").to(made.url).status_code == 401
     assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+
+
+def test_forged_hooks_from_one_address_end(made: Made, settings: Settings) -> None:
+    settings.ADDRESS_RATE = 2
+    for expected in (401, 401, 429):
+        assert github("wrong", "acme/handbook").to(made.url).status_code == expected
 
 
 def test_without_redis_the_answer_is_503_at_once(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

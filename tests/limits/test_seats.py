@@ -101,13 +101,19 @@ def test_every_call_that_dials_asks_for_a_seat(
     alice_api: Api, remote: HostedRepository, apps: list[App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository_id = alice_api.watch(remote.url).json()["repository_id"]
-    App.objects.get(name="Alice's search").watches.update(access_proven_at=None)
+    alice = App.objects.filter(name="Alice's search")
+    alice.update(may_change_base_url=True)
+    alice.get().watches.update(access_proven_at=None)
     door = f"/api/repositories/{repository_id}"
     calls = [
         ("POST", "/api/ping", None),
         ("POST", "/api/repositories", {"github_url": remote.url}),
         ("POST", "/api/repositories", {"github_url": remote.url, "dry_run": True}),
+        ("PUT", "/api/repositories", {"github_url": remote.url, "branch": "next"}),
+        ("PATCH", "/api/app", {"base_url": "http://127.0.0.1:9/other"}),
         ("PATCH", f"{door}/token", {"github_token": "ghp_new"}),
+        ("DELETE", f"{door}/token", None),
+        ("POST", f"{door}/verify", {"files": []}),
         ("GET", f"{door}/files", None),
         ("GET", f"{door}/files/README.md", None),
         ("GET", f"{door}/changes", None),

@@ -20,6 +20,7 @@ from docora.metrics.patience import PatientReader
 from repositories.base import connections, counters, disks, pulse, queue
 from repositories.models import App, Repository, Watch
 from snapshots import look
+from snapshots.delivery import webhooks
 from snapshots.models import Delivered, Delivery, Parked
 from snapshots.schedule import tick
 from tests.support.large_repository import grow
@@ -55,6 +56,14 @@ def test_the_wrong_token_is_refused(client: Client, settings: Any, given: str) -
     settings.METRICS_TOKEN = TOKEN
     answer = client.get("/metrics", headers={"Authorization": given})
     assert (answer.status_code, answer.content, answer["WWW-Authenticate"]) == (401, b"", "Bearer")
+
+
+def test_the_token_is_compared_in_constant_time(client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.METRICS_TOKEN = TOKEN
+    compared: list[set[bytes]] = []
+    monkeypatch.setattr("docora.metrics.view.hmac.compare_digest", lambda *both: bool(compared.append(set(both))))
+    assert client.get("/metrics", headers=AS_PROMETHEUS).status_code == 401
+    assert compared == [{TOKEN.encode()}]
 
 
 def test_a_prometheus_that_prefers_openmetrics_gets_it(client: Client, scrape: Scrape) -> None:
@@ -120,6 +129,11 @@ def test_failures_and_refusals_have_outcomes_of_their_own(
     assert then["docora_deliveries_total", "app_class=fast", "outcome=refused"] == 1
     assert then["docora_deliveries_total", "app_class=fast", "outcome=status"] == 1
     assert then["docora_parked_files"] == 1
+
+
+def test_every_way_in_which_a_webhook_fails_is_an_outcome() -> None:
+    kinds = {kind for _, _, kind in webhooks._MEANINGS} | {"timeout", "status", "forbidden-address"}
+    assert kinds <= set(counters.DELIVERIES.labels["outcome"])
 
 
 def test_what_was_counted_stays_when_the_log_is_trimmed(scrape: Scrape, watch: Watch) -> None:

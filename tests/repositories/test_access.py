@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
@@ -55,6 +56,28 @@ def test_who_tries_a_refused_watch_again_does_not_take_the_refusal_away(
     assert watch.access_denied_at
     look(watch, work)
     assert [request.event for request in alice.requests].count("sync_failed") == 1
+
+
+def test_a_delivery_asks_for_a_new_proof_when_the_last_one_is_too_old(
+    watch: Watch,
+    alice: Receiver,
+    bob_app: App,
+    git_host: GitHost,
+    secret: HostedRepository,
+    work: Work,
+    settings: Settings,
+) -> None:
+    """Bob's token goes on reading the repository."""
+    watches.watch(bob_app, secret.url, token="bob")
+    work()
+    before = alice.files_of(watch.repository.public_id)
+    git_host.revoke(secret, "alice")
+    secret.commit({"a.md": "2"})
+    too_old = timezone.now() - timedelta(seconds=settings.ACCESS_PROOF_AGE + 1)
+    Watch.objects.filter(pk=watch.pk).update(access_proven_at=too_old)
+    look(watch, work)
+    assert alice.files_of(watch.repository.public_id) == before
+    assert watch.access_denied_at
 
 
 def test_a_token_that_is_accepted_again_is_noticed_although_another_one_reads_the_repository(

@@ -3,12 +3,17 @@
 import asyncio
 import ipaddress
 import logging
+import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pytest_django import Settings
 
 from docora import doctor
@@ -18,10 +23,12 @@ from repositories.base.proxy import Proxy
 from repositories.errors import DocoraError, ForbiddenAddress
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
+from repositories.github_app import _api
 from repositories.models import App
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from tests.repositories.git.test_tls import COMMIT, look_at, unchanged
 from tests.support.certificates import Authority
+from tests.support.hostile_host import Answer as Sent
 from tests.support.hostile_host import HostileHost, hostile_host
 from tests.support.proxy import ForwardProxy, forward_proxy
 
@@ -64,9 +71,51 @@ class TestGit:
 
     def test_so_does_the_look_without_git(self, way: ForwardProxy, there: HostileHost, settings: Settings) -> None:
         look_at(there, settings)
-        asked = len(way.heads)
+        way.heads.clear()
         assert asyncio.run(unchanged(there))
-        assert len(way.heads) > asked
+        assert way.heads
+        token = there.questions[-1].authorization.removeprefix("Basic ")
+        assert token
+        assert token not in "".join(way.heads)
+
+    def test_so_do_the_calls_of_the_github_app(self, way: ForwardProxy, there: HostileHost, settings: Settings) -> None:
+        look_at(there, settings)
+        way.heads.clear()
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        settings.GITHUB_APP_ID, settings.GITHUB_APP_API_URL = "1", f"https://{there.address}"
+        settings.GITHUB_APP_PRIVATE_KEY = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
+        there.answer = lambda _: Sent([b"{}"], status=404, headers={"Content-Type": "application/json"})
+        assert _api.make_token("acme", "handbook") is None
+        assert way.heads
+        signed = there.questions[-1].authorization.removeprefix("Bearer ")
+        assert signed
+        assert signed not in "".join(way.heads)
+
+    def test_a_private_target_is_not_asked_for_by_git(
+        self, way: ForwardProxy, there: HostileHost, settings: Settings
+    ) -> None:
+        settings.GIT_HOSTS, settings.TRUSTED_NETWORKS = (there.address,), ()
+        with pytest.raises(ForbiddenAddress):
+            clones.look(clones.Remote(url=RemoteUrl.parse(there.url)), "")
+        assert way.heads == []
+
+    def test_dials_the_address_of_the_proxy_that_was_checked(
+        self, way: ForwardProxy, there: HostileHost, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Only our own resolver knows the name, so a git that looks it up by itself finds nothing."""
+        address, resolve = "127.0.0.1", socket.getaddrinfo
+
+        def resolve_ours(name: str, *rest: Any, **more: Any) -> Any:
+            return resolve(address if name == "proxy.invalid" else name, *rest, **more)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_ours)
+        settings.HTTP_PROXY = settings.HTTP_PROXY.replace("127.0.0.1", "proxy.invalid")
+        assert look_at(there, settings)
+        address = "169.254.169.254"
+        with pytest.raises(ForbiddenAddress, match="proxy"):
+            look_at(there, settings)
 
     def test_a_host_that_is_excepted_is_dialled_directly(
         self, way: ForwardProxy, there: HostileHost, settings: Settings
@@ -89,11 +138,20 @@ class TestGit:
         assert way.expected.removeprefix("Basic ") not in told
         assert there.questions == []
 
-    def test_the_password_is_in_no_argument_list(self, way: ForwardProxy, settings: Settings) -> None:
+    def test_the_password_is_in_no_argument_list(
+        self, way: ForwardProxy, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A git in the place of git writes down with what it was started."""
+        (tmp_path / "git").write_text(f'#!/bin/sh\nprintf "%s " "$@" > {tmp_path}/arguments\nenv > {tmp_path}/seen\n')
+        (tmp_path / "git").chmod(0o700)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         settings.GIT_HOSTS = ("git.example.com",)
         remote = clones.Remote(url=RemoteUrl.parse("https://git.example.com/acme/handbook"), token="ghp_secret")
-        values = [value for name, value in remote.environment().items() if PASSWORD in value]
-        assert len(values) == 1, "in the environment of git alone, as a value of its configuration"
+        clones.look(remote, "")
+        arguments = (tmp_path / "arguments").read_text()
+        assert "ls-remote" in arguments
+        assert PASSWORD not in arguments
+        assert (tmp_path / "seen").read_text().count(PASSWORD) == 1, "as a value of its configuration alone"
         assert PASSWORD not in f"{proxy.configured()!r} {remote!r}"
 
 
@@ -187,6 +245,12 @@ class TestWebhooks:
         away = self.post(ours.server())
         assert away.error_class == "proxy"
         assert away.error.startswith("no connection to the proxy on the way to 127.0.0.1:")
+
+    def test_a_proxy_where_machines_keep_their_metadata_is_not_dialled(
+        self, ours: Authority, settings: Settings
+    ) -> None:
+        settings.HTTP_PROXY = "http://169.254.169.254:3128"
+        assert self.post(ours.server()).error_class == "forbidden-address"
 
     def test_a_private_target_is_not_asked_for(self, way: ForwardProxy, ours: Authority, settings: Settings) -> None:
         settings.TRUSTED_NETWORKS = ()

@@ -383,7 +383,9 @@ def test_a_host_that_hangs_holds_up_no_other_and_its_looks_are_due_again_at_the_
     healthy.update(next_check_at=LONG_AGO + timedelta(seconds=1), last_checked_at=None)
     with hanging.faults.put(GitFault(hang=True)), Looks() as asked:
         asked.claim()
+        deadline = time.monotonic() + 60
         while not healthy.get().last_checked_at:
+            assert time.monotonic() < deadline, "it waits for the host that hangs"
             asked.work(0.1)
         assert len(asked._in_hand) <= 4
         assert waiting() == []

@@ -24,6 +24,7 @@ from docora import settings as product
 from repositories.base import queue
 from repositories.base.listed_job import JobRefused, ListedJob
 from repositories.git import clones
+from repositories.jobs import recheck_owner
 from repositories.models import Repository
 from snapshots import jobs
 from tests.support.service import ROOT
@@ -174,7 +175,18 @@ def test_a_clone_key_that_leads_elsewhere_removes_nothing(key: str, settings: An
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "job", [jobs.take_snapshot, jobs.deliver, jobs.announce_failure, jobs.announce_recovery, jobs.announce_refusal]
+    "job",
+    [
+        jobs.take_snapshot,
+        jobs.deliver,
+        jobs.announce_failure,
+        jobs.announce_recovery,
+        jobs.announce_refusal,
+        jobs.send_complete,
+        jobs.resume_app,
+        jobs.mail_disabled,
+        lambda wrong: jobs.send_notice(("failure", wrong)),
+    ],
 )
 @pytest.mark.parametrize("wrong", ["x", "1 OR 1=1", [1], {"pk": 1}])
 def test_an_id_is_a_number(job: Any, wrong: object, fake_redis: redis.Redis) -> None:
@@ -182,6 +194,12 @@ def test_an_id_is_a_number(job: Any, wrong: object, fake_redis: redis.Redis) -> 
     with pytest.raises((ValueError, TypeError)):
         job(wrong)
     assert Repository.objects.count() == before
+
+
+@pytest.mark.parametrize("wrong", [1, ["acme"], {"name": "acme"}, None])
+def test_an_owner_is_a_name(wrong: Any, db: None) -> None:
+    with pytest.raises(ValueError, match="not the name of an owner"):
+        recheck_owner(wrong)
 
 
 def test_a_bulk_run_has_an_id_of_ours() -> None:

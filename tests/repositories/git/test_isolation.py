@@ -5,9 +5,11 @@ import base64
 import ipaddress
 import logging
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -15,14 +17,14 @@ from pytest_django import Settings
 from docora.demo.githost import HostedRepository
 from docora.processes.leftovers import MARK
 from repositories import watches
-from repositories.errors import CloneDamaged, GitError
+from repositories.errors import CloneDamaged, ForbiddenAddress, GitError
 from repositories.git import _process, clones, ls_refs
 from repositories.git._process import Command
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from snapshots import look
-from tests.support.hostile_host import Answer, HostileHost, Question, hostile_host, packet, refusal
+from tests.support.hostile_host import END, Answer, HostileHost, Question, host, hostile_host, packet, refusal
 
 TOKEN = "ghp_Zq7xWm2Kd9Rt4Vb8Ny1Lc6"
 SECRETS = {
@@ -130,8 +132,11 @@ def test_asking_a_host_reads_no_repository_either(outer: Path) -> None:
         _process.run(asking)
 
 
+SeenByGit = Callable[..., dict[str, str]]
+
+
 @pytest.fixture
-def seen_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
+def seen_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeenByGit:
     """Puts a git in the place of git that writes down its environment."""
     found, folder = tmp_path / "seen", tmp_path / "bin"
     folder.mkdir()
@@ -139,15 +144,28 @@ def seen_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[],
     (folder / "git").chmod(0o700)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    def run() -> dict[str, str]:
-        _process.run(Command(["version"], folder=tmp_path, timeout=20))
+    def run(act: Callable[[], object] | None = None) -> dict[str, str]:
+        (act or (lambda: _process.run(Command(["version"], folder=tmp_path, timeout=20))))()
         lines = found.read_bytes().decode().split("\0")
         return dict(line.split("=", 1) for line in lines if line)
 
     return run
 
 
-def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]) -> None:
+def test_every_question_to_a_host_is_asked_so(remote: HostedRepository, seen_by_git: SeenByGit) -> None:
+    seen = seen_by_git(lambda: clones.look(clones.Remote(url=RemoteUrl.parse(remote.url)), ""))
+    assert seen["GIT_DIR"] == os.devnull
+
+
+def test_git_speaks_no_other_protocol(outer: Path, tmp_path: Path) -> None:
+    """Whatever URL gets to it: here one of a repository that is there, and one that would run a command."""
+    for url in (f"file://{outer}", f"ext::touch {tmp_path / 'marker'}"):
+        with pytest.raises(GitError, match="not allowed"):
+            _process.run(Command(["ls-remote", "--", url], folder=Path("/"), timeout=20, in_clone=False))
+    assert not (tmp_path / "marker").exists()
+
+
+def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git: SeenByGit) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     seen = seen_by_git()
@@ -159,14 +177,14 @@ def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git
 
 
 def test_a_git_keeps_the_mark_by_which_the_supervisor_finds_it(
-    monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]
+    monkeypatch: pytest.MonkeyPatch, seen_by_git: SeenByGit
 ) -> None:
     monkeypatch.setenv(MARK, "run.snapshots-1.1")
     assert seen_by_git()[MARK] == "run.snapshots-1.1"
 
 
 def test_what_a_parents_environment_says_to_git_does_not_reach_ours(
-    monkeypatch: pytest.MonkeyPatch, seen_by_git: Callable[[], dict[str, str]]
+    monkeypatch: pytest.MonkeyPatch, seen_by_git: SeenByGit
 ) -> None:
     names = ("GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_SHALLOW_FILE", "GIT_QUARANTINE_PATH", "GIT_SSL_NO_VERIFY")
     for name in (*names, "GIT_DIR"):
@@ -190,6 +208,29 @@ def test_a_git_that_is_not_there_is_no_damaged_clone(monkeypatch: pytest.MonkeyP
     with pytest.raises(GitError, match="not installed") as raised:
         _process.run(Command(["version"], folder=tmp_path, timeout=20))
     assert type(raised.value) is GitError
+
+
+def test_git_dials_the_address_that_was_judged_and_no_other(
+    echoing: HostileHost, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only our own resolver knows the name, so a git that looks it up by itself finds nothing."""
+    resolve = socket.getaddrinfo
+
+    def resolve_ours(name: str, *rest: Any, **more: Any) -> Any:
+        return resolve("127.0.0.1" if name == "git.invalid" else name, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_ours)
+    settings.GIT_HOSTS = (echoing.address.replace("127.0.0.1", "git.invalid"),)
+    echoing.answer = host(refs=[packet(b"1" * 40 + b" HEAD symref-target:refs/heads/main\n") + END])
+    remote = clones.Remote(url=RemoteUrl.parse(f"http://{settings.GIT_HOSTS[0]}/acme/handbook"))
+    tip = clones.look(remote, "")
+    assert tip
+    assert tip.sha == "1" * 40
+    echoing.questions.clear()
+    settings.TRUSTED_NETWORKS = ()
+    with pytest.raises(ForbiddenAddress):
+        clones.look(remote, "")
+    assert echoing.questions == []
 
 
 def _ending(question: Question) -> str:

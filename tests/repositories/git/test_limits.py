@@ -146,12 +146,17 @@ def test_only_that_repository_is_left_alone_and_at_once(
     url = serve(hostile, bomb).url
     repository = Repository.objects.create(clone_key=url.clone_key, url=str(url), owner="acme", name="handbook")
     Watch.objects.create(app=alice_app, repository=repository)
+    other = Repository.objects.create(clone_key="other", url=f"{url}-other", owner="acme", name="handbook-other")
+    Watch.objects.create(app=alice_app, repository=other)
+    rows = [Repository.objects.filter(pk=other.pk).values(), Watch.objects.filter(repository=other).values()]
+    before = [list(row.all()) for row in rows]
     settings.GIT_MEMORY_BYTES = 80 * MIB
     assert look.take_snapshot(repository.pk, job_id="test") is None
     repository.refresh_from_db()
     assert repository.last_error_code == "git-limits"
     assert repository.consecutive_failures == 1
     assert repository.circuit_open_until, "not tried again before the next probe"
+    assert [list(row.all()) for row in rows] == before, "nobody else is at fault"
 
 
 @pytest.fixture

@@ -240,7 +240,20 @@ class TestAnswers:
         with server(saying(head + bomb)) as url:
             answer = post(url)
         assert answer.accepted
+        assert answer.text.startswith("\x1f")
         assert len(answer.text) <= 2048
+
+    def test_an_answer_without_end_is_read_up_to_a_bound(self) -> None:
+        def flood(connection: socket.socket) -> None:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b"x" * 65536)
+
+        with server(flood) as url:
+            answer = post(url, timeout=30)
+        assert answer.accepted
+        assert len(answer.text) == 2048
 
     def test_only_the_beginning_of_a_long_answer_is_kept_and_none_of_its_nuls(self) -> None:
         body = b"why\0not " * 500_000
