@@ -105,7 +105,7 @@ def test_every_call_that_dials_asks_for_a_seat(
     alice.update(may_change_base_url=True)
     alice.get().watches.update(access_proven_at=None)
     door = f"/api/repositories/{repository_id}"
-    calls = [
+    calls: list[tuple[str, str, object]] = [
         ("POST", "/api/ping", None),
         ("POST", "/api/repositories", {"github_url": remote.url}),
         ("POST", "/api/repositories", {"github_url": remote.url, "dry_run": True}),

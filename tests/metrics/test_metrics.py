@@ -61,7 +61,12 @@ def test_the_wrong_token_is_refused(client: Client, settings: Any, given: str) -
 def test_the_token_is_compared_in_constant_time(client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.METRICS_TOKEN = TOKEN
     compared: list[set[bytes]] = []
-    monkeypatch.setattr("docora.metrics.view.hmac.compare_digest", lambda *both: bool(compared.append(set(both))))
+
+    def differ(*both: bytes) -> bool:
+        compared.append(set(both))
+        return False
+
+    monkeypatch.setattr("docora.metrics.view.hmac.compare_digest", differ)
     assert client.get("/metrics", headers=AS_PROMETHEUS).status_code == 401
     assert compared == [{TOKEN.encode()}]
 
