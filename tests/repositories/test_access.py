@@ -80,6 +80,14 @@ def test_a_delivery_asks_for_a_new_proof_when_the_last_one_is_too_old(
     assert watch.access_denied_at
 
 
+def test_a_refusal_ends_a_proof_that_is_still_young(watch: Watch, git_host: GitHost, secret: HostedRepository) -> None:
+    git_host.revoke(secret, "alice")
+    now = timezone.now()
+    Watch.objects.update(access_proven_at=now - timedelta(seconds=1), access_denied_at=now)
+    with pytest.raises(AccessDenied):
+        access.prove(Watch.objects.get(pk=watch.pk))
+
+
 def test_a_token_that_is_accepted_again_is_noticed_although_another_one_reads_the_repository(
     watch: Watch, bob_app: App, secret: HostedRepository, work: Work
 ) -> None:

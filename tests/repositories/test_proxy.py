@@ -51,6 +51,13 @@ def way(settings: Settings) -> Iterator[ForwardProxy]:
 
 
 @pytest.fixture
+def open_way(way: ForwardProxy, settings: Settings) -> ForwardProxy:
+    """Without a password: where there is one, the client would put it in the place of other credentials."""
+    way.user, settings.HTTP_PROXY = "", way.url
+    return way
+
+
+@pytest.fixture
 def there(ours: Authority) -> Iterator[HostileHost]:
     with hostile_host(ours.server()) as host:
         yield host
@@ -69,18 +76,20 @@ class TestGit:
         assert token
         assert token not in "".join(way.heads)
 
-    def test_so_does_the_look_without_git(self, way: ForwardProxy, there: HostileHost, settings: Settings) -> None:
+    def test_so_does_the_look_without_git(self, open_way: ForwardProxy, there: HostileHost, settings: Settings) -> None:
         look_at(there, settings)
-        way.heads.clear()
+        open_way.heads.clear()
         assert asyncio.run(unchanged(there))
-        assert way.heads
+        assert open_way.heads
         token = there.questions[-1].authorization.removeprefix("Basic ")
         assert token
-        assert token not in "".join(way.heads)
+        assert token not in "".join(open_way.heads)
 
-    def test_so_do_the_calls_of_the_github_app(self, way: ForwardProxy, there: HostileHost, settings: Settings) -> None:
+    def test_so_do_the_calls_of_the_github_app(
+        self, open_way: ForwardProxy, there: HostileHost, settings: Settings
+    ) -> None:
         look_at(there, settings)
-        way.heads.clear()
+        open_way.heads.clear()
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         settings.GITHUB_APP_ID, settings.GITHUB_APP_API_URL = "1", f"https://{there.address}"
         settings.GITHUB_APP_PRIVATE_KEY = key.private_bytes(
@@ -88,10 +97,10 @@ class TestGit:
         ).decode()
         there.answer = lambda _: Sent([b"{}"], status=404, headers={"Content-Type": "application/json"})
         assert _api.make_token("acme", "handbook") is None
-        assert way.heads
+        assert open_way.heads
         signed = there.questions[-1].authorization.removeprefix("Bearer ")
         assert signed
-        assert signed not in "".join(way.heads)
+        assert signed not in "".join(open_way.heads)
 
     def test_a_private_target_is_not_asked_for_by_git(
         self, way: ForwardProxy, there: HostileHost, settings: Settings

@@ -57,6 +57,7 @@ def plant(data: list[Any], **fields: object) -> None:
         pytest.param(["builtins.open", None, ["{marker}", "w"], {}], id="a builtin"),
         pytest.param(["snapshots.jobs.look.log.root.handlers", None, [], {}], id="through a module of ours"),
         pytest.param(["format", "{marker}", [], {}], id="a method"),
+        pytest.param(["builtins.abs", "{marker}", [], {}], id="a method with a listed name"),
         pytest.param([["os.mkdir"], None, ["{marker}"], {}], id="no name at all"),
     ],
 )
