@@ -149,6 +149,7 @@ def test_a_look_that_takes_long_goes_on_in_the_ordinary_queue_and_so_do_the_next
     monkeypatch.setattr(hinted, "take_snapshot", run_out_of_time)
     hint(repository)
     assert hinted.look(repository.pk, job_id="hint") is None
+    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{repository.pk}"]
     queue.drop(messages.urgent_look_job(repository.pk))
     hint(repository)
     assert waiting(queue.SNAPSHOTS) == [f"snapshot-{repository.pk}"]

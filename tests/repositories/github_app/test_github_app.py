@@ -84,9 +84,10 @@ def test_a_granted_app_reads_a_private_repository_without_a_token(
 
 @pytest.mark.parametrize("pattern", ["other/*", "acme/secrets", "acme/secret.git"])
 def test_an_app_without_a_grant_is_answered_as_without_a_github_app(
-    alice_app: App, api: GitHubApi, secret: HostedRepository, pattern: str
+    alice_app: App, bob_app: App, api: GitHubApi, secret: HostedRepository, pattern: str
 ) -> None:
     accounts.grant(alice_app, pattern)
+    accounts.grant(bob_app, "acme/*")
     with pytest.raises(AccessDenied) as denied:
         watches.watch(alice_app, secret.url)
     assert denied.value.http_status == 404
