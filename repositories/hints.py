@@ -1,9 +1,9 @@
 """Hints: somebody says that a repository may have changed. Nothing is believed but that a look is worth it now.
 
-The hints that wait for a repository are one key in Redis, with the time of the newest. A look reads the key before it
-asks the remote, and deletes it afterwards if it is still the same. So hints that come together are answered by one
-look, and one that comes while a look is running causes another: that look may have seen the older commit. Two looks
-begin at least INTERVAL apart, however often a repository is pushed to.
+The hints that wait for a repository are one key in Redis, with the times of the first and of the newest. A look reads
+the key before it asks the remote, and deletes it afterwards if it is still the same. So hints that come together are
+answered by one look, and one that comes while a look is running causes another: that look may have seen the older
+commit. Two looks that hints ask for begin at least INTERVAL apart, however often a repository is pushed to.
 
 Nothing here is in the database: a git host that waits for the answer to its hook must not wait for a row that a first
 sync has locked. If Redis loses a hint, the next planned look finds the change.
@@ -33,11 +33,26 @@ _LOOKED = "docora:hint-look:{}"
 _LONG = "docora:hint-long:{}"
 _HOOKED = "docora:hooked:{}"
 
-_DELETE_IF_SAME = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+# The value is `first-newest-random`: two hints of the same moment are two.
+_ADD = """
+local waiting = redis.call('GET', KEYS[1])
+local first = waiting and string.match(waiting, '^[^-]+') or ARGV[1]
+redis.call('SET', KEYS[1], first .. '-' .. ARGV[1] .. '-' .. ARGV[2], 'EX', ARGV[3])
+"""
+# What came during the look stays. Its first is taken for its newest: they are at most a look apart.
+_ANSWER = """
+local waiting = redis.call('GET', KEYS[1])
+if not waiting or waiting == ARGV[1] then redis.call('DEL', KEYS[1]) return 1 end
+local newest, random = string.match(waiting, '^[^-]+-([^-]+)-(.+)$')
+if newest then redis.call('SET', KEYS[1], newest .. '-' .. newest .. '-' .. random, 'KEEPTTL') end
+return 0
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
+    """All hints that no look has answered yet; `at` is when the first of them came."""
+
     at: datetime
     _value: bytes
 
@@ -47,10 +62,8 @@ def give(repositories: Iterable[Repository], *, by_hook: bool) -> None:
     with queue.without_waiting() as connection:
         for repository in repositories:
             key = repository.pk
-            # The arrival, and a part of its own: two hints of the same moment are two.
-            stamp = f"{time.time():.6f}-{secrets.token_hex(4)}"
             with connection.pipeline(transaction=False) as pipeline:
-                pipeline.set(_WAITING.format(key), stamp, ex=_KEPT)
+                pipeline.eval(_ADD, 1, _WAITING.format(key), f"{time.time():.6f}", secrets.token_hex(4), _KEPT)
                 pipeline.exists(_LONG.format(key))
                 if by_hook:
                     pipeline.set(_HOOKED.format(key), 1, ex=_HOOKED_FOR)
@@ -70,8 +83,7 @@ def newest(repository_id: int) -> Hint | None:
 
 def answer(repository_id: int, hint: Hint) -> bool:
     """A look that began after the hint is over; False if there is a newer hint by now."""
-    queue.connection().eval(_DELETE_IF_SAME, 1, _WAITING.format(repository_id), hint._value)
-    return not queue.connection().exists(_WAITING.format(repository_id))
+    return bool(queue.connection().eval(_ANSWER, 1, _WAITING.format(repository_id), hint._value))
 
 
 def claim_look(repository_id: int) -> float:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -216,9 +215,9 @@ def ask_for_snapshot(repository: Repository) -> None:
         request_snapshot(repository)
 
 
-def notice_change(repository_id: int, *, at: datetime | None = None) -> None:
+def notice_change(repository_id: int) -> None:
     """The repository seems to have changed. The snapshot of the next look is dated by the first notice before it."""
-    Repository.objects.filter(pk=repository_id, noticed_at=None).update(noticed_at=at or timezone.now())
+    Repository.objects.filter(pk=repository_id, noticed_at=None).update(noticed_at=timezone.now())
 
 
 def request_snapshot(repository: Repository, *, planned: bool = False) -> None:

@@ -1,14 +1,16 @@
-"""A look that a hint asked for: at once, and short. What takes long moves to the ordinary queue and goes on there."""
+"""A look that a hint asked for: at once, and short. What takes long moves to the ordinary queue and goes on there.
+
+A look of the ordinary queue answers the hints that came before it too, whatever it was queued for.
+"""
 
 import logging
 import time
 
 from rq.timeouts import JobTimeoutException
 
-from repositories import hints, messages, watches
+from repositories import hints, messages
 from repositories.base import queue
 from repositories.errors import LockTimeoutError
-from repositories.hints import Hint
 from snapshots.look import take_snapshot
 
 log = logging.getLogger("docora.hints")
@@ -28,21 +30,26 @@ def look(repository_id: int, *, job_id: str) -> float | None:
             return 0.0
         hint = hints.newest(repository_id) or hint
     try:
-        pause_after_failure = take_snapshot(repository_id, job_id=job_id, hint=hint)
+        pause_after_failure = take_snapshot(repository_id, job_id=job_id, hint=hint, urgent=True)
     except LockTimeoutError as error:
         # A fetch of this repository is under way. What comes behind it looks again.
         log.info("Left the hint to the ordinary queue: %s", error)
-        _continue_in_ordinary_queue(repository_id, hint)
+        messages.take_snapshot(repository_id, planned=False)
+        return None
     except JobTimeoutException:
         log.warning("The look at repository %d takes too long for the urgent queue", repository_id)
         hints.note_long(repository_id)
-        _continue_in_ordinary_queue(repository_id, hint)
-    else:
-        if pause_after_failure is not None:
-            return pause_after_failure
+        messages.take_snapshot(repository_id, planned=False)
+        return None
+    if pause_after_failure is not None:
+        return pause_after_failure
     return None if hints.answer(repository_id, hint) else 0.0
 
 
-def _continue_in_ordinary_queue(repository_id: int, hint: Hint) -> None:
-    watches.notice_change(repository_id, at=hint.at)
-    messages.take_snapshot(repository_id, planned=False)
+def look_in_turn(repository_id: int, *, job_id: str) -> float | None:
+    """A look of the ordinary queue; returns the seconds after which to try again, if it must be."""
+    hint = hints.newest(repository_id)
+    pause = take_snapshot(repository_id, job_id=job_id, hint=hint)
+    if hint and pause is None:
+        hints.answer(repository_id, hint)  # a newer one has asked for a look of its own
+    return pause

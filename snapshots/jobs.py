@@ -10,14 +10,14 @@ from repositories.jobs import job_id
 from repositories.jobs import purge_clone as purge_clone  # its name in messages that were queued before 0.2
 from repositories.models import App
 from repositories.repo_lock.retry import retry_when_locked
-from snapshots import dry_run, hinted, look, reconcile
+from snapshots import dry_run, hinted, reconcile
 from snapshots.delivery import completion, notices, tell
 
 
 @queue.one_round_at_a_time
 @retry_when_locked
 def take_snapshot(repository_id: int) -> Retry | None:
-    return _again(look.take_snapshot(repository_id, job_id=job_id()))
+    return _again(hinted.look_in_turn(repository_id, job_id=job_id()))
 
 
 @queue.one_round_at_a_time

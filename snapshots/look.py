@@ -32,8 +32,8 @@ from snapshots.delivery.tell import request_deliveries
 
 log = logging.getLogger("docora.snapshots")
 
-# Seconds for which a look that a hint asked for waits for the fetch of another one.
-_HINT_PATIENCE = 2.0
+# Seconds for which an urgent look waits for the fetch of another one.
+_URGENT_PATIENCE = 2.0
 # The last two: the operator has taken the host off the list, or its name now leads to a private address.
 _FAILURES = (GitError, ForbiddenAddress, InvalidUrl)
 
@@ -54,6 +54,7 @@ class _Round:
     progress: Progress
     counts: counters.Counts
     hint: Hint | None
+    urgent: bool
 
 
 class _Counted(DocoraError):
@@ -70,10 +71,12 @@ def take_snapshot(
     job_id: str,
     progress: Progress = Progress(),  # noqa: B008  frozen
     hint: Hint | None = None,
+    urgent: bool = False,
 ) -> float | None:
     """One round for one repository; its cost follows what changed since the last one.
 
-    A look that a `hint` asked for waits for no long fetch (LockTimeoutError), and its deliveries are urgent too.
+    A `hint` dates what it finds, and makes its deliveries urgent. An `urgent` look itself waits for no long fetch
+    (LockTimeoutError).
     Returns the seconds after which to try again, if it must be before the next planned look.
     """
     repository = Repository.objects.filter(pk=repository_id).first()
@@ -82,7 +85,8 @@ def take_snapshot(
     timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     with counters.one_run() as counts, log_context.bound(repository=repository.public_id):
         started = time.monotonic()
-        outcome, pause = _look(repository, _Round(job_id=job_id, progress=progress, counts=counts, hint=hint))
+        this = _Round(job_id=job_id, progress=progress, counts=counts, hint=hint, urgent=urgent)
+        outcome, pause = _look(repository, this)
         counts.add(counters.LOOKS, "git", outcome)
         counts.observe(counters.LOOK_SECONDS, time.monotonic() - started, "git")
     return pause
@@ -132,8 +136,8 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, this: _Round)
     hint = this.hint
     noticed_at = min(filter(None, (repository.noticed_at, hint.at if hint else timezone.now())))
     # First syncs may hold every slot for minutes. The few workers for hints fetch beside them.
-    slot = nullcontext() if hint else fetch_slot(tip.url.address, job_id=this.job_id)
-    patience = _HINT_PATIENCE if hint else None
+    slot = nullcontext() if this.urgent else fetch_slot(tip.url.address, job_id=this.job_id)
+    patience = _URGENT_PATIENCE if this.urgent else None
     with repo_lock(repository.clone_key, job_id=this.job_id, wait=patience) as held, slot:
         # Not before: a watch whose job waits for the lock and comes back later is still pending.
         watch_state.begin(repository.watches.all())

@@ -35,6 +35,8 @@ _AGAIN = "-again"
 _SILENCE = timedelta(seconds=30)
 # A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
 _AFTER_A_CRASH = [1, 5, 30]
+# In one step: a job that stands in no line would never run, and its id would be taken.
+_MOVE_TO_FRONT = "if redis.call('LREM', KEYS[1], 1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[1], ARGV[1]) end"
 # Seconds for one command of a caller that answers at once, with an error if it must.
 _IMPATIENT = 0.25
 
@@ -93,9 +95,9 @@ class _Message:
 def enqueue(queue: str, function: str, argument: Any, *, job_id: str, timeout: float, first: bool = False) -> None:
     """Ask for function(argument), once the transaction is committed; `first`: before all that is waiting.
 
-    A job that is waiting already will see all that is committed by then, so it is enough; one that was
-    put off to a later time comes forward. One that is running may have looked already, so one more round
-    is queued, which begins when the running one has ended.
+    A job that is waiting already will see all that is committed by then, so it is enough; it comes to the
+    front if this is `first`, and one that was put off to a later time is queued now. One that is running may
+    have looked already, so one more round is queued, which begins when the running one has ended.
     """
     # robust: the rows are committed and the scheduler's tick finds them, so Redis being down loses nothing.
     # No partial: Django looks for the name of a robust callback that fails.
@@ -206,11 +208,13 @@ def _create(message: _Message) -> None:
 
 
 def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
-    """A new request ends the pause that a failure has made: the job is queued at once."""
+    """A new request ends the pause that a failure has made: the job is queued at once; `first`: before the others."""
     job = _fetch(job_id)
     # Several processes may try this; only the one that removed it from the scheduled jobs queues it.
     if job and target.scheduled_job_registry.remove(job):
         target.enqueue_job(job, at_front=first)
+    elif first:
+        _connection().eval(_MOVE_TO_FRONT, 1, target.key, job_id)
 
 
 def _fetch(job_id: str) -> Job | None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -57,15 +57,38 @@ def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
     assert git_host.count(remote, "ls-refs") - asked == 1
 
 
-def test_the_snapshot_is_dated_by_the_hint(repository: Repository, remote: HostedRepository) -> None:
-    remote.commit({"new.md": "New.\n"})
+def noticed_at() -> datetime:
+    noticed = Snapshot.objects.order_by("sequence").last().noticed_at  # type: ignore[union-attr]
+    assert noticed
+    return noticed
+
+
+def test_the_snapshot_is_dated_by_the_first_hint_that_no_look_has_answered(
+    repository: Repository, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "INTERVAL", 0.001)
+    for _ in range(2):
+        remote.commit({"new.md": f"{time.monotonic()}\n"})
+        before = timezone.now()
+        hint(repository)
+        after_the_first = timezone.now()
+        hint(repository)
+        jobs.look_now(repository.pk)
+        assert before < noticed_at() < after_the_first
+
+
+def test_a_hint_that_comes_during_a_look_is_not_dated_by_those_before(repository: Repository) -> None:
     hint(repository)
-    time.sleep(0.05)
-    began = timezone.now()
-    jobs.look_now(repository.pk)
-    noticed_at = Snapshot.objects.order_by("sequence").last().noticed_at  # type: ignore[union-attr]
-    assert noticed_at
-    assert noticed_at < began
+    seen = hints.newest(repository.pk)
+    assert seen
+    after_the_first = timezone.now()
+    hint(repository)
+    assert not hints.answer(repository.pk, seen)
+    left = hints.newest(repository.pk)
+    assert left
+    assert left.at > after_the_first
+    assert hints.answer(repository.pk, left)
+    assert hints.newest(repository.pk) is None
 
 
 def test_a_hint_that_comes_during_a_look_causes_another(
@@ -118,14 +141,18 @@ def test_a_worker_that_keeps_the_distance_lets_other_repositories_go_first(
 
 
 def test_a_busy_clone_sends_the_hint_to_the_ordinary_queue(
-    repository: Repository, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshots.look._HINT_PATIENCE", 0.1)
+    monkeypatch.setattr("snapshots.look._URGENT_PATIENCE", 0.1)
     remote.commit({"new.md": "New.\n"})
     hint(repository)
+    hinted_at = timezone.now()
     with repo_lock(repository.clone_key, job_id="a long fetch"):
         assert hinted.look(repository.pk, job_id="hint") is None
     assert waiting(queue.SNAPSHOTS) == [f"snapshot-{repository.pk}"]
+    work()
+    assert noticed_at() < hinted_at
+    assert hints.newest(repository.pk) is None
 
 
 def test_first_syncs_that_hold_every_fetch_slot_do_not_delay_a_hint(
@@ -167,13 +194,51 @@ def test_a_host_that_fails_is_tried_again_and_the_hint_is_kept(
     assert alice.files_of(repository.public_id) == remote.files()
 
 
-def test_a_repository_without_a_snapshot_is_looked_at_in_the_ordinary_queue(
-    alice_app: App, remote: HostedRepository
-) -> None:
+@pytest.fixture(params=["without a snapshot", "that takes long"])
+def ordinary(
+    request: pytest.FixtureRequest, alice_app: App, remote: HostedRepository, git_host: GitHost, work: Work
+) -> Repository:
+    """A repository whose hints use the ordinary queue. Its look waits there behind another one."""
     watch = watches.watch(alice_app, remote.url)
-    hint(watch.repository)
+    if request.param == "that takes long":
+        work()
+        hints.note_long(watch.repository_id)
+        remote.commit({"new.md": "New.\n"})
+    queue.connection().delete(f"rq:queue:{queue.SNAPSHOTS}", f"rq:job:snapshot-{watch.repository_id}")
+    messages.take_snapshot(404, planned=True)
+    messages.take_snapshot(watch.repository_id, planned=True)
+    return Repository.objects.get()
+
+
+def test_a_hint_in_the_ordinary_queue_comes_before_all_that_waits(ordinary: Repository) -> None:
+    hint(ordinary)
     assert waiting(queue.URGENT) == []
-    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{watch.repository_id}"]
+    assert waiting(queue.SNAPSHOTS) == [f"snapshot-{ordinary.pk}", "snapshot-404"]
+
+
+def test_a_hint_in_the_ordinary_queue_dates_the_snapshot_and_counts_as_a_hook_that_arrives(
+    ordinary: Repository, work: Work, alice: Receiver, remote: HostedRepository
+) -> None:
+    before = timezone.now()
+    hint(ordinary)
+    after = timezone.now()
+    work()
+    assert before < noticed_at() < after
+    assert hints.newest(ordinary.pk) is None
+    assert hints.hooked([ordinary.pk])
+    assert alice.files_of(ordinary.public_id) == remote.files()
+
+
+def test_a_look_of_the_ordinary_queue_answers_hints_and_its_deliveries_are_urgent(
+    repository: Repository, remote: HostedRepository, git_host: GitHost
+) -> None:
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    jobs.take_snapshot(repository.pk)
+    assert f"hint-deliver-{repository.watches.get().pk}" in waiting(queue.URGENT)
+    asked = git_host.count(remote, "ls-refs")
+    jobs.look_now(repository.pk)
+    assert git_host.count(remote, "ls-refs") == asked
 
 
 def test_an_endpoint_that_is_slow_uses_the_urgent_lane_once_and_then_no_more(

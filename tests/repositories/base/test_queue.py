@@ -117,6 +117,28 @@ def test_who_waits_for_it_comes_before_what_is_planned() -> None:
     assert waiting() == ["asked", "planned"]
 
 
+def test_who_waits_for_a_job_that_is_planned_already_brings_it_to_the_front(start: Callable[[str], Job]) -> None:
+    for name in ("one", "two", "three"):
+        ask(name)
+    ask("three", first=True)
+    assert waiting() == ["three", "one", "two"]
+    ask("two")
+    assert waiting() == ["three", "one", "two"]
+    start("three")
+    ask("three", first=True)
+    ask("two", first=True)
+    ask("three", first=True)
+    assert waiting() == ["three-again", "two", "one"]
+
+
+def test_a_job_that_a_worker_has_just_taken_is_not_queued_again() -> None:
+    """Its status is still `queued` for a moment, but it stands in no line."""
+    ask()
+    queue.connection().delete(f"rq:queue:{queue.SNAPSHOTS}")
+    ask(first=True)
+    assert waiting() == []
+
+
 def test_asking_while_redis_is_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = redis.Redis.from_url("unix:///nowhere.sock", retry=None)
     monkeypatch.setattr("repositories.base.connections.connect", lambda **_: nowhere)
