@@ -64,8 +64,8 @@ def spend_for_app(app: App, *, spent: Spent | None = None) -> None:
     _spend(f"app:{app.pk}", settings.APP_RATE, spent=spent)
 
 
-def spend_for_address(address: str, *, spent: Spent | None = None) -> None:
-    _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE, spent=spent)
+def spend_for_address(address: str, *, spent: Spent | None = None, through: redis.Redis | None = None) -> None:
+    _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE, spent=spent, through=through)
 
 
 def spend_for_sign_in(address: str, username: str) -> None:
@@ -83,9 +83,9 @@ def spend_for_new_watch(app: App, *, spent: Spent | None = None) -> None:
     _spend(f"new-watch:{app.pk}", quota, period=3600, error=TooManyNewWatches, spent=spent)
 
 
-def spend_for_hook(hook_id: str) -> None:
+def spend_for_hook(hook_id: str, *, through: redis.Redis) -> None:
     """Only for hooks whose proof holds: others must not be able to use up a hook's allowance."""
-    _spend(f"hook:{hook_id}", settings.HOOK_RATE)
+    _spend(f"hook:{hook_id}", settings.HOOK_RATE, through=through)
 
 
 def spend_for_refresh(watch: Watch) -> None:
@@ -98,15 +98,26 @@ def connection() -> redis.Redis:
 
 
 def _spend(
-    name: str, quota: int, *, period: int = 60, error: type[RateLimited] = RateLimited, spent: Spent | None = None
+    name: str,
+    quota: int,
+    *,
+    period: int = 60,
+    error: type[RateLimited] = RateLimited,
+    spent: Spent | None = None,
+    through: redis.Redis | None = None,
 ) -> None:
-    """Raises the error when the period's allowance is used up; 0 means that there is no limit."""
+    """Raises the error when the period's allowance is used up; 0 means that there is no limit.
+
+    Who needs Redis anyway asks `through` a connection of its own, and hears of it when Redis fails.
+    """
     global _asked_again_at
-    if not quota or time.monotonic() < _asked_again_at:
+    if not quota or (through is None and time.monotonic() < _asked_again_at):
         return
     try:
-        left, wait = map(float, connection().eval(_SPEND, 1, f"docora:rate:{name}", quota, period))
+        left, wait = map(float, (through or connection()).eval(_SPEND, 1, f"docora:rate:{name}", quota, period))
     except redis.RedisError as failure:
+        if through:
+            raise
         _asked_again_at = time.monotonic() + _PAUSE_AFTER_FAILURE
         log.warning("Requests are not limited for %g s: %s", _PAUSE_AFTER_FAILURE, failure)
         return

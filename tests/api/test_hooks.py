@@ -3,9 +3,12 @@
 import hmac
 import json
 import re
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,8 @@ from docora.api.hooks import receive
 from docora.api.hooks.proofs import Proofs
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
+from docora.limits import rate
+from docora.processes import valkey as embedded
 from repositories import hints, hooks, watches
 from repositories.base import queue
 from repositories.models import App, Hook, Repository, Watch
@@ -289,6 +294,53 @@ def test_without_redis_the_answer_is_503_at_once(made: Made, monkeypatch: pytest
         assert answer.status_code == 503
         assert answer["Retry-After"] == "5"
     assert time.monotonic() - started < 5  # redis-py's own retries would take longer
+
+
+@pytest.fixture
+def stopped_valkey(
+    made: Made, data_dir: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[redis.Redis]:
+    """A real server that takes connections and never answers, as the web process finds it after it has answered."""
+    monkeypatch.undo()  # the fake one
+    socket = data_dir / "valkey.sock"
+    process = embedded.start(socket, persistent=False)
+    settings.REDIS_URL = f"unix://{socket}"
+    for cached in (queue.connection, queue.impatient_connection, rate.connection):
+        cached.cache_clear()
+    assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+    process.send_signal(signal.SIGSTOP)
+    yield queue.impatient_connection()
+    process.kill()
+    process.wait(timeout=10)
+
+
+@pytest.mark.parametrize("limits", [60, 0])
+def test_a_redis_that_hangs_is_waited_for_once_and_shortly(
+    made: Made,
+    stopped_valkey: redis.Redis,
+    limits: int,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings.ADDRESS_RATE = settings.HOOK_RATE = limits
+    waited: list[float | None] = []
+    read = redis.Connection.read_response
+
+    def note_time_out(connection: redis.Connection, *arguments: Any, **rest: Any) -> Any:
+        try:
+            return read(connection, *arguments, **rest)
+        except redis.TimeoutError:
+            waited.append(connection.socket_timeout)
+            raise
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "read_response", note_time_out)
+    for sent in (github(made.secret, "acme/handbook"), github("wrong", "acme/handbook")):
+        for _ in range(2):  # the second on a new connection
+            waited.clear()
+            assert sent.to(made.url).status_code == 503
+            assert waited == [0.05]
+    assert "Requests are not limited" not in caplog.text, "the limits of other requests have more patience"
 
 
 def test_a_hook_needs_no_session_and_no_row(made: Made) -> None:

@@ -1,7 +1,7 @@
 """POST /hooks/{id}: a git host tells of a push. Verified first, then read, then a look is asked for.
 
-The answer waits for nothing but one read of the database and Redis. An unknown id and a wrong proof are answered alike,
-after the same work.
+The answer waits for nothing but one read of the database and Redis, and for Redis no longer than one command may take:
+the first that fails is the answer. An unknown id and a wrong proof are answered alike, after the same work.
 """
 
 import logging
@@ -46,7 +46,7 @@ _NOBODY = Hook(public_id="unknown", secret=secrets.token_urlsafe(44), previous_s
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
-        rate.spend_for_address(client_address(request))
+        rate.spend_for_address(client_address(request), through=queue.impatient_connection())
         return _too_long(request) or _receive(request, hook_id)
     except RateLimited as error:
         return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
@@ -76,7 +76,7 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     if body is None or hook is _NOBODY:
         hooks.note(hook.public_id, event=event, outcome="refused", error="The proof is missing or wrong.")
         return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
-    rate.spend_for_hook(hook.public_id)
+    rate.spend_for_hook(hook.public_id, through=queue.impatient_connection())
     try:
         if hook.host and events.is_about_installations(event):
             return _note_installation(hook, event, events.read_owner(body, request.content_type or ""))
