@@ -55,6 +55,13 @@ class _Answer:
         spent = self.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in self.headers
         return self.status == HTTPStatus.TOO_MANY_REQUESTS or (self.status == HTTPStatus.FORBIDDEN and spent)
 
+    @property
+    def moved_to(self) -> str:
+        """Where a repository is that was renamed: a path of the same API. Nothing else is followed."""
+        base, location = f"{settings.GITHUB_APP_API_URL}/", self.headers.get("Location", "")
+        has_moved = self.status in {301, 302, 307, 308} and location.startswith(base)
+        return location.removeprefix(settings.GITHUB_APP_API_URL) if has_moved else ""
+
 
 def git_address() -> str:
     """The host of the repositories: api.github.com answers for github.com, an Enterprise server for itself."""
@@ -80,6 +87,8 @@ def _ask(method: str, path: str, body: object = None) -> _Answer | None:
     if answer.status == HTTPStatus.UNAUTHORIZED and answer.now:
         # A signature from the future or the past is refused: sign again by GitHub's clock.
         answer = _call(method, path, body, now=answer.now)
+    if answer.moved_to and method == "GET":
+        answer = _call(method, answer.moved_to, body, now=answer.now or time.time())
     if answer.status in {HTTPStatus.OK, HTTPStatus.CREATED} and isinstance(answer.body, dict):
         return answer
     if answer.status in {403, 404, 422} and not answer.is_throttled:
@@ -101,10 +110,7 @@ async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
     headers = {**_HEADERS, "Authorization": f"Bearer {signed}"}
     async with (
         outgoing.open_session(url, ca_file=settings.GIT_CA_FILE, timeout=timeout, auto_decompress=True) as session,
-        # A repository that was renamed is answered with a redirect to where it is now.
-        session.request(
-            method, url, json=body, headers=headers, allow_redirects=method == "GET", max_redirects=3
-        ) as response,
+        session.request(method, url, json=body, headers=headers, allow_redirects=False) as response,
     ):
         text = await response.content.read(_LONGEST_ANSWER)
         is_json = response.content_type == "application/json"

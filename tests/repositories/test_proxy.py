@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import json
 import logging
 import os
 import socket
@@ -17,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pytest_django import Settings
 
 from docora import doctor
-from repositories import accounts
+from repositories import accounts, github_app
 from repositories.base import proxy
 from repositories.base.proxy import Proxy
-from repositories.errors import DocoraError, ForbiddenAddress
+from repositories.errors import DocoraError, ForbiddenAddress, HostUnavailable
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.github_app import _api
@@ -28,8 +29,8 @@ from repositories.models import App
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from tests.repositories.git.test_tls import COMMIT, look_at, unchanged
 from tests.support.certificates import Authority
-from tests.support.hostile_host import Answer as Sent
-from tests.support.hostile_host import HostileHost, hostile_host
+from tests.support.hostile_host import Answer as HostAnswer
+from tests.support.hostile_host import HostileHost, Question, hostile_host
 from tests.support.proxy import ForwardProxy, forward_proxy
 
 PASSWORD = "pr0xy-password-of-ours"
@@ -95,7 +96,7 @@ class TestGit:
         settings.GITHUB_APP_PRIVATE_KEY = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ).decode()
-        there.answer = lambda _: Sent([b"{}"], status=404, headers={"Content-Type": "application/json"})
+        there.answer = lambda _: HostAnswer([b"{}"], status=404, headers={"Content-Type": "application/json"})
         assert _api.make_token("acme", "handbook") is None
         assert open_way.heads
         signed = there.questions[-1].authorization.removeprefix("Bearer ")
@@ -162,6 +163,71 @@ class TestGit:
         assert PASSWORD not in arguments
         assert (tmp_path / "seen").read_text().count(PASSWORD) == 1, "as a value of its configuration alone"
         assert PASSWORD not in f"{proxy.configured()!r} {remote!r}"
+
+
+class TestTheGitHubApp:
+    """The questions to its API, over TLS."""
+
+    @pytest.fixture
+    def remote(self, there: HostileHost, settings: Settings) -> RemoteUrl:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        settings.GITHUB_APP_ID = "12345"
+        settings.GITHUB_APP_PRIVATE_KEY = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
+        settings.GITHUB_APP_API_URL = f"https://{there.address}/api/v3"
+        settings.GIT_HOSTS = (there.address,)
+        settings.TRUSTED_NETWORKS = (ipaddress.ip_network("127.0.0.0/8"),)
+        there.answer = self.answer
+        return RemoteUrl.parse(there.url)
+
+    def answer(self, question: Question) -> HostAnswer:
+        facts = {"id": 7} if "installation" in question.path.rpartition("/")[2] else {"token": "ghs_one"}
+        facts |= {"expires_at": "2100-01-01T00:00:00Z"}
+        return HostAnswer([json.dumps(facts).encode()], headers={"Content-Type": "application/json"})
+
+    def test_go_through_it_and_the_proxy_sees_neither_signature_nor_token(
+        self, way: ForwardProxy, there: HostileHost, remote: RemoteUrl
+    ) -> None:
+        assert github_app.token_of_installation(remote) == "ghs_one"
+        assert [head.split(" HTTP")[0] for head in way.heads] == [f"CONNECT {there.address}"] * 2
+        assert [question.path.rpartition("/")[2] for question in there.questions] == ["installation", "access_tokens"]
+        signed = there.questions[0].authorization.removeprefix("Bearer ")
+        assert signed
+        assert signed not in "".join(way.heads)
+
+    def test_a_private_address_is_not_asked_for(
+        self, way: ForwardProxy, there: HostileHost, remote: RemoteUrl, settings: Settings
+    ) -> None:
+        settings.TRUSTED_NETWORKS = ()
+        with pytest.raises(HostUnavailable):
+            github_app.token_of_installation(remote)
+        assert (way.heads, there.questions) == ([], [])
+
+    def test_neither_is_the_proxy_at_an_address_that_is_none_for_a_proxy(
+        self, way: ForwardProxy, there: HostileHost, remote: RemoteUrl, settings: Settings
+    ) -> None:
+        settings.HTTP_PROXY = "http://169.254.169.254:3128"
+        with pytest.raises(HostUnavailable, match="cannot be reached"):
+            github_app.token_of_installation(remote)
+        assert there.questions == []
+
+    def test_a_renamed_repository_is_followed_within_the_api_alone(
+        self, way: ForwardProxy, there: HostileHost, remote: RemoteUrl, settings: Settings
+    ) -> None:
+        moved = {"Location": f"{settings.GITHUB_APP_API_URL}/repositories/42/installation"}
+        there.answer = lambda question: (
+            HostAnswer(status=301, headers=moved) if "/repos/" in question.path else self.answer(question)
+        )
+        assert github_app.token_of_installation(remote) == "ghs_one"
+        asked = len(there.questions)
+        github_app.forget_token(remote)
+        for elsewhere in ("http://169.254.169.254/latest/meta-data", f"{settings.GITHUB_APP_API_URL}.evil.example/"):
+            moved["Location"] = elsewhere
+            with pytest.raises(HostUnavailable, match="301"):
+                github_app.token_of_installation(remote)
+        assert len(there.questions) == asked + 2
+        assert all(head.startswith(f"CONNECT {there.address} ") for head in way.heads)
 
 
 class TestWhatIsStillChecked:
