@@ -42,6 +42,11 @@ def read_or_create(path: Path, generate: Callable[[], str]) -> str:
     return path.read_text().strip()
 
 
+def listed(text: str) -> list[str]:
+    """The keys of a file, the newest first: one in each line, or separated by commas."""
+    return text.replace(",", " ").split()
+
+
 def read_rsa_key(name: str, text: str, path: Path | None) -> str:
     """A private key from the variable `name`, or from the file in `name`_FILE. A wrong value is never printed."""
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey

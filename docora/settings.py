@@ -181,12 +181,9 @@ if ALERT_EMAIL and not EMAIL_HOST:
 
 DATA_DIR = env.DATA_DIR
 REPOS_BASE_PATH = env.REPOS_BASE_PATH
-_GENERATED = (
-    ()
-    if env.ENCRYPTION_KEYS
-    else (keys.read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode()),)
+ENCRYPTION_KEYS = list(env.ENCRYPTION_KEYS) or keys.listed(
+    keys.read_or_create(env.DATA_DIR / "keys" / "encryption_key", lambda: Fernet.generate_key().decode())
 )
-ENCRYPTION_KEYS = [*env.ENCRYPTION_KEYS, *filter(None, _GENERATED)]
 TRUSTED_NETWORKS = env.TRUSTED_NETWORKS
 TRUSTED_PROXIES = env.TRUSTED_PROXIES
 APP_RATE = env.APP_RATE

@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 
 from docora import env
 from docora.backup import BackupError
+from docora.keys import listed
 
 _LINE = re.compile(r"(DJANGO_SECRET_KEY|ENCRYPTION_KEYS)=(.+)")
 
@@ -53,12 +54,9 @@ def take_over(file: Path) -> None:
     if not env.SECRET_KEY:
         _replace(folder / "django_secret_key", found["DJANGO_SECRET_KEY"])
     if not env.ENCRYPTION_KEYS:
-        newest, *older = found["ENCRYPTION_KEYS"].split(",")
-        if older:
-            raise BackupError(f"{file} has several encryption keys: set ENCRYPTION_KEYS to them in the environment")
-        _replace(folder / "encryption_key", newest)
-        settings.ENCRYPTION_KEYS = [newest]
-        setting_changed.send(sender=None, setting="ENCRYPTION_KEYS", value=[newest], enter=True)
+        settings.ENCRYPTION_KEYS = listed(found["ENCRYPTION_KEYS"])
+        _replace(folder / "encryption_key", "\n".join(settings.ENCRYPTION_KEYS))
+        setting_changed.send(sender=None, setting="ENCRYPTION_KEYS", value=settings.ENCRYPTION_KEYS, enter=True)
 
 
 def check(needed: list[str]) -> list[str]:
@@ -79,7 +77,7 @@ def _read(file: Path) -> dict[str, str]:
         raise BackupError(f"{file} cannot be read: {error}") from None
     found = {name: "".join(shlex.split(value)) for name, value in _LINE.findall(text)}
     try:
-        for key in found["ENCRYPTION_KEYS"].split(","):
+        for key in listed(found["ENCRYPTION_KEYS"]):
             Fernet(key)
         found["DJANGO_SECRET_KEY"]
     except (KeyError, ValueError):

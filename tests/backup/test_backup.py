@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -20,6 +21,7 @@ from docora.backup import UNFINISHED, BackupError, archive, keys, postgresql, sq
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
+from repositories.base import crypto
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import new_life
 from snapshots.delivery import tell
@@ -83,6 +85,21 @@ class TestKeys:
         assert (tmp_path / "keys" / "encryption_key").stat().st_mode & 0o777 == 0o600
         with pytest.raises(BackupError, match="exists already"):
             keys.write(tmp_path / "keys.env")
+
+    def test_all_of_several_are_taken_over(self, tmp_path: Path, settings: Settings) -> None:
+        (tmp_path / "keys").mkdir()
+        settings.DATA_DIR = tmp_path
+        old = settings.ENCRYPTION_KEYS[0]
+        sealed = crypto.encrypt("a secret")
+        settings.ENCRYPTION_KEYS = several = [Fernet.generate_key().decode(), old]
+        keys.write(tmp_path / "keys.env")
+        settings.ENCRYPTION_KEYS = [Fernet.generate_key().decode()]
+        keys.take_over(tmp_path / "keys.env")
+        assert several == settings.ENCRYPTION_KEYS
+        assert crypto.decrypt(sealed) == "a secret"
+        show = [sys.executable, "-c", "from docora.settings import ENCRYPTION_KEYS; print(*ENCRYPTION_KEYS)"]
+        environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(tmp_path)}
+        assert subprocess.check_output(show, cwd=ROOT, env=environment, text=True).split() == several
 
     def test_another_file_is_not_taken_for_keys(self, tmp_path: Path) -> None:
         file = tmp_path / "other.env"
