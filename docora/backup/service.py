@@ -14,13 +14,12 @@ from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
-from rq import Worker
 
 import docora
 from docora import condition, env
 from docora.backup import BackupError, archive, keys, postgresql, sqlite
 from docora.processes import preflight
-from repositories.base import connections, queue
+from repositories.base import connections, pulse, queue
 from snapshots import new_life
 
 
@@ -91,7 +90,7 @@ def _check_target() -> None:
         raise BackupError(f"{others} other connections to the database {_name()} are open: stop what uses it")
     if env.REDIS_URL:
         preflight.check_redis(settings.REDIS_URL)
-        if working := Worker.count(connection=connections.connect()):
+        if working := pulse.count_workers(connection=connections.connect()):
             raise BackupError(
                 f"{working} workers are known in Redis: stop Docora on every host (one that was killed is forgotten"
                 " after some minutes)"

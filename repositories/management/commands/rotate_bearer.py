@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from repositories import accounts
 from repositories.errors import TooManyTokens
-from repositories.models import App
+from repositories.management.lookups import find_app
 
 
 class Command(BaseCommand):
@@ -27,9 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        app = App.objects.filter(public_id=options["app_id"]).first()
-        if app is None:
-            raise CommandError(f"There is no app {options['app_id']}.")
+        app = find_app(options["app_id"])
         if not 0 <= options["overlap"] <= 24 * 30:
             raise CommandError("--overlap: expected 0 to 720 hours")
         try:
