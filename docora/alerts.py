@@ -1,8 +1,9 @@
 """Tells the operator, by webhook or e-mail, what needs a person: once when it begins, and once when it is over.
 
-Every scheduler looks at each tick. What was told is kept in the database, so it survives restarts, and the row count of
-one UPDATE decides which scheduler tells it. It is told at least once: a scheduler that is killed between the answer and
-the note of it leaves its claim to expire, and another one tells it again, with the same message id.
+Every scheduler looks at each tick, and so does `manage.py tick`. What was told is kept in the database, so it survives
+restarts, and the row count of one UPDATE decides which process tells it. It is told at least once: one that is killed
+between the answer and the note of it leaves its claim to expire, and another one tells it again, with the same message
+id.
 
 Not through the queue: that no worker takes it is one of the things to be told.
 """
@@ -155,6 +156,14 @@ def look() -> None:
         _note_beginnings(rows, channel.name, concerns)
         _note_ends(rows.filter(kind__in=kinds), set(concerns))
         _tell(channel, rows)
+
+
+def look_whatever_fails() -> None:
+    """For the tick, which goes on. Before it: it fails without Redis, and that is one of the things to be told."""
+    try:
+        look()
+    except Exception:
+        log.exception("looking for something to alert the operator of failed; the next try is at the next tick")
 
 
 def _concerns() -> tuple[dict[str, condition.Concern], set[str]]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from django.core import mail
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
@@ -25,6 +26,7 @@ from repositories import accounts
 from repositories.base import connections as redis_connections
 from repositories.base import disks, queue
 from repositories.models import App, Repository
+from tests.support.post_office import PostOffice
 from tests.support.worker import put_worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -313,6 +315,65 @@ def test_by_email_it_is_told_apart_from_the_webhook(inbox: Inbox, repository: Re
     assert [row["over"] for row in inbox.messages if row["over"]] == [], "of what was not told no end is told"
 
 
+@pytest.fixture
+def post_office(settings: Settings) -> Iterator[PostOffice]:
+    with PostOffice() as office:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = office.address
+        settings.DEFAULT_FROM_EMAIL = "docora@example.com"
+        settings.ALERT_EMAIL = ("ann@example.com", "bob@example.com")
+        settings.RETRY_BASE_DELAY = 0.001
+        yield office
+
+
+def test_letters_go_to_a_real_server_once_and_once_that_it_is_over(
+    post_office: PostOffice, repository: Repository
+) -> None:
+    Repository.objects.update(name="b\r\nBcc: eve@example.com")
+    open_circuit(repository)
+    for _ in range(3):
+        alerts.look()
+    (letter,) = post_office.letters
+    assert (letter.sender, letter.recipients) == ("docora@example.com", ["ann@example.com", "bob@example.com"])
+    assert letter.content["Subject"] == "Docora: a/b Bcc: eve@example.com: circuit open"
+    assert letter.content["Bcc"] is None
+    assert "The host does not answer." in letter.content.get_content()
+    close_circuit(repository)
+    for _ in range(3):
+        alerts.look()
+    assert [letter.content["Subject"].rpartition(": ")[2] for letter in post_office.letters] == [
+        "circuit open",
+        "circuit open, over",
+    ]
+
+
+@pytest.mark.parametrize("refused", ["MAIL", "RCPT", "DATA"])
+def test_a_letter_that_the_server_refuses_is_sent_again(
+    post_office: PostOffice, repository: Repository, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    post_office.refuses = refused
+    open_circuit(repository)
+    alerts.look()
+    assert post_office.letters == []
+    assert "An alert by email failed (attempt 1)" in caplog.text
+    post_office.refuses = ""
+    Alert.objects.update(due_at=timezone.now())
+    for _ in range(2):
+        alerts.look()
+    assert len(post_office.letters) == 1
+
+
+def test_a_server_that_is_away_does_not_hold_up_the_tick(
+    post_office: PostOffice, repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    post_office.close()
+    open_circuit(repository)
+    alerts.look()
+    assert "An alert by email failed (attempt 1)" in caplog.text
+    assert "refused" in caplog.text
+    assert Alert.objects.get().told_at is None
+
+
 def test_without_redis_that_is_told_and_nothing_else_is_called_over(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,8 +398,29 @@ def test_the_scheduler_survives_whatever_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(alerts, "look", lambda: 1 / 0)
-    scheduler._alert()
+    alerts.look_whatever_fails()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_tick_from_cron_tells_it_once_and_once_that_it_is_over(inbox: Inbox, repository: Repository) -> None:
+    open_circuit(repository)
+    for _ in range(3):
+        call_command("tick")
+    close_circuit(repository)
+    for _ in range(3):
+        call_command("tick")
+    began, over = inbox.messages
+    assert kinds(began["began"]) == kinds(over["over"]) == [("circuit-open", "a/b")]
+
+
+def test_a_tick_from_cron_tells_that_redis_is_away(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
+    monkeypatch.setattr(redis_connections, "connect", lambda **_: away)
+    condition._impatient_connection.cache_clear()
+    queue.connection.cache_clear()
+    with pytest.raises(CommandError, match="Redis"):
+        call_command("tick")
+    assert kinds(inbox.messages[0]["began"]) == [("redis-away", "Redis")]
 
 
 def test_the_scheduler_looks_before_each_tick(monkeypatch: pytest.MonkeyPatch) -> None:

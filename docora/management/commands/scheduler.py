@@ -37,7 +37,7 @@ class Command(BaseCommand):
                 close_old_connections()
                 # What a tick asks for can be told from what a request asks for, and one tick from another.
                 with log_context.bound(request_id=f"tick-{log_context.new_request_id()}"):
-                    _alert()
+                    alerts.look_whatever_fails()
                     _tick(looks)
 
 
@@ -48,14 +48,6 @@ def _tick(looks: Looks) -> None:
     except (DatabaseError, RedisError) as error:
         logger.warning("tick failed, the next one is in %g s: %s", settings.SCAN_INTERVAL, error)
         time.sleep(settings.SCAN_INTERVAL)
-
-
-def _alert() -> None:
-    """Before the tick, which fails without Redis. Whatever an alert fails at, the looks go on."""
-    try:
-        alerts.look()
-    except Exception:
-        logger.exception("looking for something to alert the operator of failed; the next try is at the next tick")
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -1,9 +1,10 @@
-"""One tick of the scheduler, by hand."""
+"""`manage.py tick`: one tick of the scheduler, by hand or from cron."""
 
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from docora import alerts
 from repositories.management.redis_errors import check_redis
 from snapshots.schedule import tick
 
@@ -11,10 +12,11 @@ from snapshots.schedule import tick
 class Command(BaseCommand):
     help = (
         "Look at the repositories that are due, and ask for the jobs of those that need one, and for deliveries that"
-        " got lost. Safe at any time."
+        " got lost; tell the operator what needs a person. Safe at any time."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        alerts.look_whatever_fails()
         check_redis()
         asked = tick()
         self.stdout.write(f"{asked} {'job' if asked == 1 else 'jobs'} asked for.")
