@@ -2,25 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count
 
 from repositories.models import Watch
-from snapshots.changes import Event
+from snapshots.changes import Event, refusals_that_are_over
 from snapshots.models import Delivered, Parked
 
 _BATCH = 500
 
 
-def forget_not_chosen(watch: Watch) -> None:
-    """A refused file of which the app has nothing, and that its watch does not choose any more, is not counted."""
-    selection = watch.selection
-    if not selection.include and not selection.exclude:
-        return
-    has_a_content = Delivered.objects.filter(watch=watch, file=OuterRef("file"))
-    refused = Parked.objects.filter(~Exists(has_a_content), watch=watch).values_list("pk", "file__path")
-    ids = [pk for pk, path in refused.iterator() if not selection.takes_path(path)]
-    for start in range(0, len(ids), _BATCH):
-        Parked.objects.filter(pk__in=ids[start : start + _BATCH]).delete()
+def forget_refusals_that_are_over(watch: Watch, sequence: int) -> None:
+    """Once the app has all of this snapshot that it does not refuse."""
+    file_ids = refusals_that_are_over(watch, sequence)
+    for start in range(0, len(file_ids), _BATCH):
+        Parked.objects.filter(watch=watch, file__in=file_ids[start : start + _BATCH]).delete()
 
 
 def count_parked(watches: Iterable[Watch]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from repositories.models import Watch
 from snapshots.models import Delivered, File, FileVersion, Parked
@@ -92,6 +92,28 @@ def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Ch
         yield from _deletes(gone, parked, sequence)
         kept = {file_id: present[file_id] for file_id in batch if file_id in present}
         yield from _contents(watch, kept, delivered, parked)
+
+
+def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
+    """Files of which the app refused something that does not keep it from having snapshot `sequence`: the file is gone
+    and the app has nothing of it, or is what the app has, or is not chosen any more."""
+    refused = Parked.objects.filter(watch=watch)
+    if watch.synced_sequence and not watch.asked_again:
+        versions, since = FileVersion.objects.filter(file=OuterRef("file")), watch.synced_sequence
+        began = versions.filter(since__gt=since, since__lte=sequence)
+        ended = versions.filter(until__gt=since, until__lte=sequence)
+        refused = refused.filter(Exists(began) | Exists(ended))
+    file_ids = array("q", refused.order_by("file_id").values_list("file_id", flat=True).iterator(chunk_size=2000))
+    over = []
+    for start in range(0, len(file_ids), _BATCH):
+        batch = file_ids[start : start + _BATCH]
+        delivered = _told(Delivered.objects.filter(_rows_of("file", batch), watch=watch))
+        parked = _told(Parked.objects.filter(_rows_of("file", batch), watch=watch))
+        present = _versions(watch, sequence, batch)
+        for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present]):
+            del present[file_id]
+        over += [pk for pk in batch if not _matters(parked.get(pk), delivered.get(pk), present.get(pk))]
+    return over
 
 
 class _Told(NamedTuple):
@@ -201,6 +223,15 @@ def _event_of(version: _Version, had: _Told | None) -> Event | None:
 def _is_refused(refused: _Told | None, sha256: bytes) -> bool:
     """The endpoint refused this very content, and nobody asked for another attempt."""
     return refused is not None and not refused.again and refused.sha256 == sha256
+
+
+def _matters(refused: _Told | None, had: _Told | None, version: _Version | None) -> bool:
+    """A refused content while it is the file's and not what the app has; a refused delete while the file is gone."""
+    if refused is None:
+        return False
+    if version is None:
+        return had is not None and had.sha256 == refused.sha256
+    return version.sha256 == refused.sha256 and (had is None or had.sha256 != refused.sha256)
 
 
 def paths_of(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:

@@ -26,7 +26,7 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
-from snapshots.acknowledged import forget_not_chosen
+from snapshots.acknowledged import forget_refusals_that_are_over
 from snapshots.delivery import completion, endpoint
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
 from snapshots.delivery.webhooks import Answer, WebhookClient
@@ -159,8 +159,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
             return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         return 0.0
-    if not watch.synced_sequence:
-        forget_not_chosen(watch)
+    forget_refusals_that_are_over(watch, snapshot.sequence)
     _complete(watch, snapshot, lane, counts)
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:

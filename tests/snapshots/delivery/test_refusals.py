@@ -13,7 +13,7 @@ from repositories import accounts, watches
 from repositories.base import queue
 from repositories.models import App, Watch, WatchStatus
 from repositories.selection import Selection
-from snapshots.delivery import tell
+from snapshots.delivery import redelivery, tell
 from snapshots.look import take_snapshot
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.delivery.test_webhooks import server
@@ -228,3 +228,66 @@ def test_a_refused_file_is_parked_also_while_a_key_is_being_rotated(
         work()
     assert Watch.objects.get().status == WatchStatus.SYNCED
     assert [parked.file.path for parked in Parked.objects.select_related("file")] == ["README.md"]
+
+
+@pytest.fixture
+def refusing(alice_app: App, alice: Receiver, remote: HostedRepository, work: Work) -> Watch:
+    """Alice has refused README.md, and has the rest."""
+    with alice.faults.put(ReceiverFault(path="README.md", status=422)):
+        watch = watches.watch(alice_app, remote.url)
+        work()
+    assert [parked.file.path for parked in Parked.objects.select_related("file")] == ["README.md"]
+    return watch
+
+
+def test_a_refused_file_that_is_deleted_is_parked_no_more(
+    refusing: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"other.md": "Other.\n"})
+    snapshot(refusing, work)
+    assert Parked.objects.count() == 1, "it is still what the repository has"
+    told = len(alice.requests)
+    remote.commit({"README.md": None})
+    snapshot(refusing, work)
+    assert Parked.objects.count() == 0
+    assert len(alice.requests) == told, "the app has nothing to delete"
+
+
+def test_a_refused_update_that_is_taken_back_is_parked_no_more(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"README.md": "# Refused\n"})
+    with alice.faults.put(ReceiverFault(status=422)):
+        snapshot(watch, work)
+    assert Parked.objects.count() == 1
+    remote.commit({"README.md": "# Handbook\n"})
+    snapshot(watch, work)
+    assert Parked.objects.count() == 0
+    assert alice.files[watch.repository.public_id] == remote.files()
+
+
+def test_a_refused_delete_is_parked_until_the_file_is_back(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"README.md": None})
+    with alice.faults.put(ReceiverFault(events=("delete",), status=422)):
+        snapshot(watch, work)
+    remote.commit({"other.md": "Other.\n"})
+    snapshot(watch, work)
+    assert Parked.objects.count() == 1
+    remote.commit({"README.md": "# Handbook\n"})
+    snapshot(watch, work)
+    assert Parked.objects.count() == 0
+    assert alice.files[watch.repository.public_id] == remote.files()
+
+
+def test_to_retry_what_is_gone_for_long_forgets_it(refusing: Watch, remote: HostedRepository, work: Work) -> None:
+    """Rows of earlier versions, which kept them."""
+    (parked,) = Parked.objects.all()
+    remote.commit({"README.md": None})
+    snapshot(refusing, work)
+    parked.save(force_insert=True)
+    redelivery.retry_parked(refusing)
+    work()
+    assert Parked.objects.count() == 0
+    assert Watch.objects.get().status == WatchStatus.SYNCED
