@@ -62,6 +62,12 @@ def choose(watch: Watch, selection: Selection) -> None:
         row.update(**changes)
 
 
+def compare_anew(watches: QuerySet[Watch]) -> None:
+    """What changed since these apps were in sync is not known any more: the next delivery compares every file with what
+    the app has, and tells the difference."""
+    watches.update(synced_sequence=0, restarts=F("restarts") + 1)
+
+
 def begin(watches: QuerySet[Watch]) -> None:
     """A worker is fetching or delivering for the watches that waited for it."""
     watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)

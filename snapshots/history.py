@@ -1,4 +1,8 @@
-"""How far back what a repository contained stays known: as long as an app lacks it, and some days more."""
+"""How far back what a repository contained stays known: some days.
+
+An app that has taken nothing for longer lacks what nobody knows any more. It is compared file by file with what it has,
+as after a change of its filters, and is told the difference.
+"""
 
 from datetime import timedelta
 
@@ -7,6 +11,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
+from repositories import watch_state
 from repositories.models import Repository
 from snapshots import retention
 from snapshots.models import Delivered, File, FileVersion, Parked, Snapshot
@@ -15,12 +20,10 @@ _BATCH = 500
 
 
 def oldest_kept(repository: Repository) -> int:
-    """The number of the oldest snapshot that stays readable: the newest one at the beginning of the history, or
-    an earlier one that an app still has."""
+    """The number of the oldest snapshot that stays readable: the newest one at the beginning of the history."""
     beginning = timezone.now() - timedelta(days=settings.HISTORY_DAYS)
     before = Snapshot.objects.filter(repository=repository, taken_at__lte=beginning).order_by("sequence").last()
-    had = repository.watches.filter(synced_sequence__gt=0).values_list("synced_sequence", flat=True)
-    return min([int(before.sequence) if before else 0, *map(int, had)])
+    return int(before.sequence) if before else 0
 
 
 def count_old(repository: Repository) -> int:
@@ -28,8 +31,10 @@ def count_old(repository: Repository) -> int:
 
 
 def prune(repository: Repository) -> None:
-    """Forget what no app needs any more. The current files are never touched."""
+    """Forget what is older than the history. The current files are never touched, nor what an app has."""
     oldest = oldest_kept(repository)
+    # First: a delivery under way that counts on the versions to be deleted must not be taken for complete.
+    watch_state.compare_anew(repository.watches.filter(synced_sequence__gt=0, synced_sequence__lt=oldest))
     ended = FileVersion.objects.filter(repository=repository, until__lte=oldest)
     retention.delete(ended)
     _forget_files(repository)

@@ -12,11 +12,11 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import watches
+from repositories import access, accounts, watches
 from repositories.git import clones
-from repositories.models import App, Repository, Watch
+from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
-from snapshots import history, manifest, reconcile
+from snapshots import history, holdings, manifest, reconcile
 from snapshots.models import File, FileVersion, Snapshot
 from tests.support.worker import Work
 
@@ -164,16 +164,52 @@ class TestHistory:
         assert not File.objects.filter(path="logo.png").exists()
         assert manifest.at(repository.pk, 3).count() == manifest.at(repository.pk, 4).count() == 2
 
-    def test_what_an_app_has_not_been_told_yet_is_remembered(
-        self, watch: Watch, remote: HostedRepository, work: Work
+    def test_an_app_that_took_nothing_for_longer_keeps_no_history_and_is_told_what_differs(
+        self, watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
     ) -> None:
-        commit_and_sync(remote, work, "two")
-        Watch.objects.update(synced_sequence=1)
+        accounts.disable_app(watch.app, "The endpoint answered 410 Gone.")
+        told = len(alice.requests)
+        remote.commit({"passing.md": "It comes and goes meanwhile.\n", "logo.png": None})
+        for content in ("two", "three", "four"):
+            commit_and_sync(remote, work, content)
+        remote.commit({"passing.md": None, "new.md": "New.\n"})
+        commit_and_sync(remote, work, "five")
         Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=31))
-        repository = Repository.objects.get()
-        history.prune(repository)
-        assert Snapshot.objects.count() == 2
-        assert manifest.at(repository.pk, 1).count() == 3
+        assert reconcile.run(job_id="test") > 0
+        assert Snapshot.objects.count() == 1
+        assert FileVersion.objects.filter(until__isnull=False).count() == 0
+        assert reconcile.run(job_id="test") == 0
+
+        accounts.enable_app(watch.app)
+        work()
+        assert alice.files[watch.repository.public_id] == remote.files()
+        assert sorted((request.event, request.path) for request in alice.requests[told:]) == [
+            ("create", "new.md"),
+            ("delete", "logo.png"),
+            ("update", "README.md"),
+        ]
+        watch.refresh_from_db()
+        assert (watch.status, watch.synced_sequence) == (WatchStatus.SYNCED, 5)
+        assert holdings.recorded(watch) == holdings.counted(watch)
+
+    def test_a_delivery_that_counts_on_what_is_forgotten_is_not_complete(
+        self, watch: Watch, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has read which snapshot the app has, then the history goes: it finds no deletion any more."""
+        accounts.disable_app(watch.app, "The endpoint answered 410 Gone.")
+        remote.commit({"logo.png": None})
+        commit_and_sync(remote, work, "# Handbook\n")
+        Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=31))
+        proven = access.prove
+
+        def prove_late(watch: Watch) -> None:
+            proven(watch)
+            history.prune(Repository.objects.get())
+
+        monkeypatch.setattr(access, "prove", prove_late)
+        accounts.enable_app(watch.app)
+        work()
+        assert alice.files[watch.repository.public_id] == remote.files()
 
 
 class TestCommand:
