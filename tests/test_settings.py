@@ -1,6 +1,7 @@
 """The environment: every variable documented, every wrong value named."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,26 @@ from cryptography.fernet import Fernet
 from docora import env
 
 ROOT = Path(__file__).parent.parent
+# Words in capitals that the pages and the files of deploy/ name, and that no setting of Docora is.
+NOT_SETTINGS = {
+    "DOCORA_HOST": "of compose.yaml and its proxy, which make settings of it",
+    "POSTGRES_DB": "of the image of PostgreSQL",
+    "POSTGRES_PASSWORD": "the same",
+    "POSTGRES_USER": "the same",
+    "NO_COLOR": "read by manage.py",
+    "WEBHOOK_KEY": "read by the demo's receiver",
+    "TEST_DATABASE": "read by the tests",
+    "BENCH_PATH": "read by the Makefile",
+    "BENCH_REPOSITORIES": "read by the benchmarks",
+    "BUILDAH_ISOLATION": "of buildah",
+    "STORAGE_DRIVER": "the same",
+    "SYSTEMD_UNIT_PATH": "of systemd",
+    "GIT_DIR": "of git",
+    "BASE_URL": "a word of a command",
+    "URL_OR_ID": "the same",
+    "JOB_FUNCTIONS": "a name in the code",
+    "PR_SET_PDEATHSIG": "a name of Linux",
+}
 
 
 def check(data_dir: Path, *, command: str = "check", **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -99,3 +120,29 @@ def test_every_setting_is_documented_as_it_is() -> None:
     ]
     declared = [(f"`{s.name}`", s.kind, s.default or "none", s.meaning) for s in env.SETTINGS.values()]
     assert documented == declared
+
+
+def named_variables() -> dict[str, set[str]]:
+    """Each word in capitals with an underscore, and the files that name it."""
+    files = ["compose.yaml", "Dockerfile", "README.md", "CONTRIBUTING.md", "SECURITY.md"]
+    folders = [path for name in ("docs", "deploy") for path in (ROOT / name).rglob("*") if path.suffix != ".png"]
+    found: dict[str, set[str]] = {}
+    for path in (*map(ROOT.joinpath, files), *filter(Path.is_file, folders)):
+        for word in re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", path.read_text(errors="replace")):
+            found.setdefault(word, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_every_variable_that_a_page_or_a_file_of_the_deployment_names_is_one_that_is_read() -> None:
+    found = named_variables()
+    unknown = {word: files for word, files in found.items() if word not in {*env.SETTINGS, *NOT_SETTINGS}}
+    assert unknown == {}
+    assert sorted(NOT_SETTINGS.keys() - found) == []
+
+
+def test_what_compose_gives_to_docora_are_settings() -> None:
+    text = (ROOT / "compose.yaml").read_text()
+    given = text.split("    environment:\n")[1].split("    volumes:")[0]
+    names = re.findall(r"^      (\w+):", given, re.MULTILINE)
+    assert len(names) > 4
+    assert sorted(set(names) - env.SETTINGS.keys()) == []
