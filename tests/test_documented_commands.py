@@ -152,10 +152,10 @@ class Shell:
 
     def __init__(self, service: Service, folder: Path) -> None:
         self.service = service
-        port = free_port()
+        port, manage = free_port(), f"{sys.executable} {ROOT / 'manage.py'}"
         self.words = {
-            ".venv/bin/python manage.py": "manage.py",
-            "manage.py": f"{sys.executable} {ROOT / 'manage.py'}",
+            ".venv/bin/python manage.py": manage,
+            "manage.py": manage,
             ".venv/bin/python": sys.executable,
             "http://127.0.0.1:8000": service.url,
             "http://127.0.0.1:9000": f"http://127.0.0.1:{port}",
@@ -167,9 +167,8 @@ class Shell:
         }
 
     def spell_out(self, command: str) -> str:
-        for word, ours in self.words.items():
-            command = command.replace(word, ours)
-        return command
+        theirs = "|".join(map(re.escape, self.words))
+        return re.sub(theirs, lambda found: self.words[found[0]], command)
 
     def run(self, command: str) -> str:
         assert command in EXECUTED

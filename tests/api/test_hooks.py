@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import redis
 from django.core.management import CommandError, call_command
@@ -32,7 +33,7 @@ from repositories import hints, hooks, watches
 from repositories.base import queue
 from repositories.models import App, Hook, Repository, Watch
 from tests.support.api import Api
-from tests.support.git_hooks import SENDERS, ZERO, Sender, Sent, github, gitlab, gitlab_signed, sign
+from tests.support.git_hooks import SENDERS, ZERO, Sender, Sent, gitea, github, gitlab, gitlab_signed, sign
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,6 +152,45 @@ def test_an_unknown_hook_costs_the_same_work(made: Made, monkeypatch: pytest.Mon
         costs.append((list(hashed), len(statements)))
     assert costs[0] == costs[1] == ([2], 1)
     assert [log.refused for log in hooks.logs([made.hook.public_id, "unknown"]).values()] == [1, 1]
+
+
+def test_what_does_not_prove_itself_is_not_parsed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse = orjson.loads
+
+    def note(text: bytes) -> object:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(orjson, "loads", note)
+    for body in (b"{", b"{}"):
+        wrong = {"X-Hub-Signature-256": f"sha256={sign('wrong', body)}", "X-GitHub-Event": "push"}
+        assert Sent(body, wrong | {"Content-Type": "application/json"}).to(made.url).status_code == 401
+    assert parsed == []
+    assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+    assert len(parsed) == 1
+
+
+def test_every_proof_is_compared_in_constant_time_and_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever fits: the first, the last, or none."""
+    compared: list[bool] = []
+    compare = hmac.compare_digest
+
+    def note(one: bytes, other: bytes) -> bool:
+        compared.append(compare(one, other))
+        return compared[-1]
+
+    monkeypatch.setattr(hmac, "compare_digest", note)
+    results = []
+    for secret in ("one", "two", "three"):
+        for send in (github, gitea, gitlab):
+            compared.clear()
+            sent = send(secret, "acme/handbook")
+            proofs = Proofs(sent.headers, ["one", "two"])
+            proofs.update(sent.body)
+            assert proofs.hold() == any(compared) == (secret != "three")
+            results.append(len(compared))
+    assert results == [10] * 9, "two secrets, four headers with a signature and one with a token"
 
 
 def test_both_secrets_count_until_the_overlap_ends(made: Made) -> None:

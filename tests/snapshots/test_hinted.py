@@ -91,14 +91,18 @@ def test_a_hint_that_comes_during_a_look_is_not_dated_by_those_before(repository
     assert hints.newest(repository.pk) is None
 
 
+@pytest.mark.parametrize("takes_long", [False, True], ids=["urgent queue", "ordinary queue"])
 def test_a_hint_that_comes_during_a_look_causes_another(
     repository: Repository,
     remote: HostedRepository,
     work: Work,
     alice: Receiver,
     monkeypatch: pytest.MonkeyPatch,
+    takes_long: bool,
 ) -> None:
     """The look has asked for the tip, then comes the next push with its hint: the older commit is not the last word."""
+    if takes_long:
+        hints.note_long(repository.pk)
     monkeypatch.setattr(hints, "INTERVAL", 0.01)
     pushes = [{"late.md": "Late.\n"}]
     look = clones.look
@@ -113,9 +117,32 @@ def test_a_hint_that_comes_during_a_look_causes_another(
     monkeypatch.setattr(clones, "look", look_and_be_overtaken)
     remote.commit({"early.md": "Early.\n"})
     hint(repository)
-    work()
+    work(also_later_ones=True)
+    work(also_later_ones=True)
     assert alice.files_of(repository.public_id) == remote.files()
     assert hints.newest(repository.pk) is None
+
+
+def test_a_look_of_the_ordinary_queue_leaves_a_newer_hint_to_its_own_look(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "INTERVAL", 0.01)
+    look = clones.look
+
+    def look_and_be_overtaken(*arguments: object) -> object:
+        tip = look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(clones, "look", look)
+        remote.commit({"late.md": "Late.\n"})
+        hint(repository)
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+    remote.commit({"early.md": "Early.\n"})
+    hint(repository)
+    jobs.take_snapshot(repository.pk)
+    assert hints.newest(repository.pk)
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
 
 
 def test_looks_that_hints_ask_for_keep_a_distance(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

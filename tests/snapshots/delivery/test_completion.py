@@ -20,7 +20,7 @@ from snapshots import schedule
 from snapshots.delivery import completion, redelivery, tell
 from snapshots.delivery.run import lock_key
 from snapshots.look import take_snapshot
-from snapshots.models import Completion, Delivery
+from snapshots.models import Completion, Delivery, Snapshot
 from tests.snapshots.test_digests import of_contents
 from tests.support.worker import Look, Work
 
@@ -178,6 +178,43 @@ def test_a_completion_that_is_overtaken_is_not_told_any_more(
         work(also_later_ones=True)
     accepted = [request for request in told(alice) if request.status == 200]
     assert [request.payload["commit_sha"] for request in accepted] == [remote.tip()]
+
+
+def test_a_commit_that_is_overtaken_before_it_is_complete_has_none(
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look, work: Work
+) -> None:
+    first = remote.tip()
+    remote.commit({"a.md": "one", "b.md": "one"})
+    with alice.faults.put(ReceiverFault(path="b.md", status=500)):
+        look()
+    remote.commit({"b.md": "two"})
+    Watch.objects.update(retry_at=None)
+    look()
+    work(also_later_ones=True)
+    assert list(Completion.objects.order_by("pk").values_list("commit_sha", flat=True)) == [first, remote.tip()]
+    payload = last_payload(alice)
+    assert payload["previous_commit_sha"] == first
+    assert payload["counts"] == COUNTS | {"created": 2}, "what the app took of the commit in between counts"
+
+
+def test_what_is_asked_for_after_the_last_answer_is_not_complete_yet(
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has told all that it knew of; then somebody asks for everything again, and only then it is recorded."""
+    alice.mirror.repeats_are_allowed = True
+    record, completed = completion.record, []
+
+    def record_late(watch: Watch, snapshot: Snapshot) -> float | None:
+        if not completed:
+            redelivery.resync(watch)
+        latency = record(watch, snapshot)
+        completed.append(Completion.objects.count())
+        return latency
+
+    monkeypatch.setattr(completion, "record", record_late)
+    remote.commit({"README.md": "two"})
+    look()
+    assert completed == [1, 2], "the first sync; what was asked for again"
 
 
 def test_it_is_not_sent_once_the_app_has_a_part_of_the_next_commit(
