@@ -57,7 +57,7 @@ class _Clerk(socketserver.StreamRequestHandler):
             elif command == "DATA":
                 self._say("354 go on")
                 content = message_from_bytes(self._read_content(), policy=policy.default)
-                office.letters.append(Letter(sender, recipients, content))  # type: ignore[arg-type]
+                office.letters.append(Letter(sender, recipients, content))
                 self._say("250 taken")
             elif command == "QUIT":
                 self._say("221 bye")

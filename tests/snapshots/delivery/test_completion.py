@@ -202,7 +202,8 @@ def test_what_is_asked_for_after_the_last_answer_is_not_complete_yet(
 ) -> None:
     """The run has told all that it knew of; then somebody asks for everything again, and only then it is recorded."""
     alice.mirror.repeats_are_allowed = True
-    record, completed = completion.record, []
+    record = completion.record
+    completed: list[int] = []
 
     def record_late(watch: Watch, snapshot: Snapshot) -> float | None:
         if not completed:
