@@ -107,8 +107,8 @@ def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
     over = []
     for start in range(0, len(file_ids), _BATCH):
         batch = file_ids[start : start + _BATCH]
-        delivered = _told(Delivered.objects.filter(_rows_of("file", batch), watch=watch))
-        parked = _told(Parked.objects.filter(_rows_of("file", batch), watch=watch))
+        delivered = _told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
+        parked = _told(Parked.objects.filter(rows_of("file", batch), watch=watch))
         present = _versions(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present]):
             del present[file_id]

@@ -134,6 +134,11 @@ def test_an_unknown_hook_is_answered_as_a_wrong_proof(made: Made, send: Sender) 
     assert wrong.content == unknown.content == malformed.content
 
 
+def test_the_secret_that_unknown_hooks_are_checked_against_opens_none(made: Made) -> None:
+    for secret in (receive._NOBODY.secret, receive._NOBODY.previous_secret):
+        assert github(secret, "acme/handbook").to(f"/hooks/hook_{'0' * 24}").status_code == 401
+
+
 def test_an_unknown_hook_costs_the_same_work(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many HMACs over the body, as many statements, as many commands to Redis."""
     hashed: list[int] = []
