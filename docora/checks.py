@@ -59,6 +59,14 @@ def check_stored_secrets(*, databases: Sequence[str] | None = None, **_: Any) ->
         return  # no database or no tables yet
 
 
+def check_condition(*, databases: Sequence[str] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Whether it runs, as /ready says. Registered by `check` alone, and silent where no Redis answers: not started."""
+    for name in ("jobs", "scheduler") if databases else ():
+        outcome = condition.outcome(name)
+        if outcome not in ("ok", condition.NO_REDIS):
+            yield Warning(f"{name}: {outcome}", hint=condition.HINTS[name], id="docora.W008")
+
+
 @register(Tags.database)
 def check_restored(**_: Any) -> Iterator[CheckMessage]:
     try:

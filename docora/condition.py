@@ -134,7 +134,8 @@ def _disabled_apps() -> Iterator[Concern]:
 
 def _queues_without_worker() -> Iterator[Concern]:
     for name in pulse.queues_without_worker():
-        reason = f"{queue.length(name)} jobs wait."
+        waiting = queue.length(name)
+        reason = "1 job waits." if waiting == 1 else f"{waiting} jobs wait."
         yield Concern(kind="queue-untended", name=name, subject=name, reason=reason, hint=HINTS["jobs"])
 
 

@@ -250,7 +250,7 @@ def _workers(name: str) -> Iterator[Finding]:
         number = pulse.count_workers(queue_name, connection=client)
         check = f"{name} {queue_name}"
         if number:
-            yield _ok(check, f"{number} at work, {queue.length(queue_name)} jobs wait")
+            yield _ok(check, f"{number} at work; jobs that wait: {queue.length(queue_name)}")
         else:
             yield _error(
                 check, "nobody takes this queue", f"Start one: manage.py up, or manage.py rqworker {queue_name}."

@@ -201,6 +201,11 @@ class Delivery(models.Model):
     commit_sha = models.CharField(max_length=64, blank=True)
     piece = models.PositiveIntegerField(default=0, db_default=0, help_text="From 1, of a file that goes in pieces.")
     pieces = models.PositiveIntegerField(default=0, db_default=0)
+    sent_at = models.DateTimeField(null=True, help_text="The time in its body; empty: a notice, or not kept.")
+    transfer = models.CharField(
+        max_length=36, blank=True, default="", db_default="", help_text="The id that the pieces of one file share."
+    )
+    previous = models.BinaryField(max_length=32, null=True, help_text="Of an update: the content before, by SHA-256.")
     status = models.PositiveSmallIntegerField(null=True, help_text="The answer's HTTP status; empty: no answer.")
     milliseconds = models.PositiveIntegerField()
     error_class = models.CharField(

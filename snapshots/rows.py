@@ -3,6 +3,7 @@ answers a second.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import connection, models
@@ -10,8 +11,12 @@ from django.utils import timezone
 
 
 def now() -> Any:
+    return moment(timezone.now())
+
+
+def moment(at: datetime) -> Any:
     """The time as the database takes it."""
-    return connection.ops.adapt_datetimefield_value(timezone.now())
+    return connection.ops.adapt_datetimefield_value(at)
 
 
 def insert(

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from docora.console import bulk
 from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
-from docora.console.display import NOTHING, ago, code, commit_link, milliseconds, outcome_of, page_link
+from docora.console.display import NOTHING, ago, code, commit_link, milliseconds, outcome_of, page_link, path_of
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
 from repositories.models import App, Repository, Watch
@@ -76,7 +76,7 @@ def _redeliver(delivery: Delivery, _: dict[str, Any]) -> str:
 
 @admin.register(Delivery)
 class DeliveryAdmin(OfAWatchAdmin):
-    list_display = ["attempted", "outcome", "event", "path", "app", "repository", "time"]
+    list_display = ["attempted", "outcome", "event", "file", "app", "repository", "time"]
     list_filter = [WhenFilter, OutcomeFilter, EventFilter]
     search_fields = ["path"]
     search_help_text = "Path, app, repository, status or message id"
@@ -119,6 +119,10 @@ class DeliveryAdmin(OfAWatchAdmin):
     @admin.display(description="Answer", ordering="status")
     def outcome(self, delivery: Delivery) -> SafeString:
         return outcome_of(delivery)
+
+    @admin.display(description="Path")
+    def file(self, delivery: Delivery) -> SafeString | str:
+        return path_of(delivery)
 
     @admin.display(description="Took", ordering="milliseconds")
     def time(self, delivery: Delivery) -> str:

@@ -36,6 +36,13 @@ def outcome_of(delivery: Delivery) -> SafeString:
     return badge(delivery.status, "good" if delivery.was_accepted else "bad")
 
 
+def path_of(delivery: Delivery) -> SafeString | str:
+    """With the piece that it was, of a file that went in pieces."""
+    if not delivery.pieces:
+        return delivery.path or NOTHING
+    return format_html("{} <small>piece {} of {}</small>", delivery.path, delivery.piece, delivery.pieces)
+
+
 def code(text: str) -> SafeString | str:
     return format_html("<code>{}</code>", text) if text else NOTHING
 

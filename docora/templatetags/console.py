@@ -15,6 +15,7 @@ register.filter("number", display.number)
 register.filter("milliseconds", display.milliseconds)
 register.filter("size", display.size)
 register.filter("outcome", display.outcome_of)
+register.filter("path", display.path_of)
 
 
 @register.filter

@@ -7,6 +7,7 @@ and does not escape what JSON.stringify would not.
 import base64
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +50,15 @@ def noticed_at(snapshot: Snapshot) -> datetime:
     return snapshot.noticed_at or snapshot.taken_at
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The bytes, and what is in them that only this attempt has: its time and, of a piece, the id of the transfer."""
+
+    content: bytes
+    at: datetime
+    transfer: str
+
+
 class Bodies:
     """The bodies that tell one app about changes at one commit."""
 
@@ -62,7 +72,7 @@ class Bodies:
         self._at = at
         self._transfer = transfer
 
-    def of(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
+    def of(self, change: Change, content: Iterable[bytes]) -> Iterator[Body]:
         """One body, or several for a file that goes in pieces.
 
         Text as it is; anything else as base64, in pieces where it is large. Very large text too goes in
@@ -75,7 +85,7 @@ class Bodies:
         else:
             yield from self._whole(change, b"".join(content))
 
-    def _whole(self, change: Change, content: bytes) -> Iterator[bytes]:
+    def _whole(self, change: Change, content: bytes) -> Iterator[Body]:
         text = _as_text(content)
         if text is not None:
             yield self._body(change, {**_facts(change), "content": text})
@@ -85,27 +95,29 @@ class Bodies:
             encoded = base64.b64encode(content).decode()
             yield self._body(change, {**_facts(change), "content": encoded, "content_encoding": "base64"})
 
-    def _pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[bytes]:
+    def _pieces(self, change: Change, content: Iterable[bytes]) -> Iterator[Body]:
         """One transfer, in order, under an id of its own: a transfer that failed starts again under another one."""
         transfer, length = self._transfer or str(uuid.uuid4()), settings.BINARY_CHUNK_SIZE_BYTES
         total = count_pieces(change.size)
         for index, piece in enumerate(_cut(_base64(content), length)):
             chunk = {"id": transfer, "index": index, "total": total}
             file = {**_facts(change), "content": piece, "content_encoding": "base64", "chunk": chunk}
-            yield self._body(change, file)
+            yield self._body(change, file, transfer)
 
-    def _body(self, change: Change, file: dict[str, Any]) -> bytes:
+    def _body(self, change: Change, file: dict[str, Any], transfer: str = "") -> Body:
         previous = {"previous_sha": change.previous.hex()} if change.event is Event.UPDATE else {}
-        return serialise(
+        at = self._at or timezone.now()
+        content = serialise(
             {
                 "repository": self._repository,
                 "file": file,
                 **previous,
                 "commit_sha": self._commit_sha,
-                "timestamp": iso(self._at or timezone.now()),
+                "timestamp": iso(at),
                 **self._origin,
             }
         )
+        return Body(content, at, transfer)
 
 
 def count_pieces(size: int) -> int:

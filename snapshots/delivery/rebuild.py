@@ -7,7 +7,7 @@ from itertools import islice
 from repositories.errors import DocoraError
 from repositories.git import clones
 from snapshots.changes import Change, Event
-from snapshots.delivery.payloads import Bodies
+from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.models import Delivery, File, FileVersion, Snapshot
 from snapshots.paths import GitPath
 
@@ -23,8 +23,8 @@ class Rebuilt:
 
 
 def headers_of(delivery: Delivery) -> list[tuple[str, str]]:
-    """The signatures are not kept; the times are those of the attempt, to the second."""
-    app, moment = delivery.watch.app, str(int(delivery.attempted_at.timestamp()))
+    """The signatures are not kept. The times are of the signing, which comes right after the body is made."""
+    app, moment = delivery.watch.app, str(int((delivery.sent_at or delivery.attempted_at).timestamp()))
     return [
         ("POST", f"{app.base_url}/{delivery.event}"),
         ("Content-Type", "application/json"),
@@ -52,25 +52,30 @@ def body_of(delivery: Delivery) -> Rebuilt:
         since=version.since if version else 0,
         blob=version.blob if version else "",
         size=version.size if version else 0,
-        previous=_previous(version) if version else b"",
+        previous=bytes(delivery.previous or b"") or (_previous(version) if version else b""),
     )
     try:
         body = _build(delivery, change)
     except (DocoraError, OSError) as error:
         reason = f"The content is not in the clone any more, or the clone is not on this host: {error}"
         return Rebuilt(missing=reason)
+    if body is None:
+        return Rebuilt(missing="It was sent when other sizes were set for files in pieces.")
     cut = f"Only the first {_SHOWN // 1024} KB of {len(body):,} bytes are shown." if len(body) > _SHOWN else ""
     return Rebuilt(text=body[:_SHOWN].decode(errors="ignore"), missing=cut)
 
 
-def _build(delivery: Delivery, change: Change) -> bytes:
-    """The piece that was sent, of a file that went in pieces. Its `chunk.id` was random and is not kept."""
-    bodies = Bodies(delivery.watch.repository, _snapshot(delivery), at=delivery.attempted_at, transfer="(not kept)")
-    if not change.blob:
-        return next(bodies.of(change, ()))
+def _build(delivery: Delivery, change: Change) -> bytes | None:
+    """Byte for byte, of a file that went in pieces the piece that was sent."""
+    at, transfer = delivery.sent_at or delivery.attempted_at, delivery.transfer or "(not kept)"
+    bodies = Bodies(delivery.watch.repository, _snapshot(delivery), at=at, transfer=transfer)
+    if change.event is Event.DELETE:
+        return next(bodies.of(change, ())).content
     with clones.open_blobs(delivery.watch.repository.clone_key) as blobs:
         content: Iterator[bytes] = next(blobs.contents([change.blob]))
-        return next(islice(bodies.of(change, content), max(0, delivery.piece - 1), None))
+        body = next(islice(bodies.of(change, content), max(0, delivery.piece - 1), None), None)
+    pieces = count_pieces(change.size) if body and body.transfer else 0
+    return body.content if body and pieces == delivery.pieces else None
 
 
 def _snapshot(delivery: Delivery) -> Snapshot:
@@ -93,6 +98,6 @@ def _version(delivery: Delivery, file: File) -> FileVersion | None:
 
 
 def _previous(version: FileVersion) -> bytes:
-    """The content before this one, as the manifest has it."""
+    """The content before this one, as the manifest has it: of attempts from before Docora kept what was sent."""
     before = FileVersion.objects.filter(file=version.file_id, until=version.since).first()
     return bytes(before.sha256) if before else b""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -26,7 +27,7 @@ from repositories.models import Watch
 from repositories.repo_lock import HeldLock
 from snapshots import rows
 from snapshots.changes import Change, Event, changes_for, rows_of
-from snapshots.delivery.payloads import Bodies, count_pieces
+from snapshots.delivery.payloads import Bodies, Body, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
 from snapshots.digests import Holdings
 from snapshots.models import HELD, Delivered, Delivery, Parked, Snapshot
@@ -64,6 +65,9 @@ class FileMessage(Message):
     # Of a file that goes in pieces: which one this is, from 1, and of how many.
     piece: int = 0
     pieces: int = 0
+    # What its body says of this attempt; see Body.
+    sent_at: datetime
+    transfer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class _Outcome:
     change: Change
     piece: int
     pieces: int
+    sent_at: datetime
+    transfer: str
     answer: Answer
 
     @property
@@ -218,7 +224,7 @@ class Run:
         else:
             self._transfer(change, chain((body, following), bodies))
 
-    def _transfer(self, change: Change, bodies: Iterator[bytes]) -> None:
+    def _transfer(self, change: Change, bodies: Iterator[Body]) -> None:
         """Pieces in order, each acknowledged before the next. In the fast lane the transfer has a time limit."""
         self._settle()
         ends_at = time.monotonic() + self._budget
@@ -261,7 +267,9 @@ class Run:
             self._record()
 
     def _note(self, message: FileMessage, answer: Answer) -> None:
-        outcome = _Outcome(message.id, message.change, message.piece, message.pieces, answer)
+        outcome = _Outcome(
+            message.id, message.change, message.piece, message.pieces, message.sent_at, message.transfer, answer
+        )
         self._outcomes.append(outcome)
         seconds = answer.milliseconds / 1000
         self._slowest = max(self._slowest, seconds)
@@ -344,14 +352,21 @@ def lock_key(watch: Watch) -> str:
     return f"delivery:{watch.app_id}:{watch.repository_id}"
 
 
-def _message(watch: Watch, change: Change, body: bytes, *, piece: int = 0) -> FileMessage:
+def _message(watch: Watch, change: Change, body: Body, *, piece: int = 0) -> FileMessage:
     """The id is the same for every attempt. A piece has an id of its own, because each transfer starts anew; the last
     one, which completes the file, has the file's."""
     pieces = count_pieces(change.size) if piece else 0
     facts = f"{watch.pk}.{watch.resyncs}.{change.event}.{change.file_id}.{change.since}.".encode()
-    digest = hashlib.sha256(facts if piece == pieces else facts + body).hexdigest()
+    digest = hashlib.sha256(facts if piece == pieces else facts + body.content).hexdigest()
     return FileMessage(
-        event=change.event, id=f"msg_{digest[:32]}", body=body, change=change, piece=piece, pieces=pieces
+        event=change.event,
+        id=f"msg_{digest[:32]}",
+        body=body.content,
+        change=change,
+        piece=piece,
+        pieces=pieces,
+        sent_at=body.at,
+        transfer=body.transfer,
     )
 
 
@@ -394,7 +409,8 @@ def _sum_up(watch: Watch, changes: list[Change]) -> Holdings:
 
 
 _LOGGED = (
-    *("watch", "message_id", "event", "path", "sha256", "commit_sha", "piece", "pieces", "manual", "attempted_at"),
+    *("watch", "message_id", "event", "path", "sha256", "commit_sha"),
+    *("piece", "pieces", "sent_at", "transfer", "previous", "manual", "attempted_at"),
     *("status", "milliseconds", "error_class", "error", "answer"),
 )
 
@@ -411,6 +427,9 @@ def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]
         *(
             outcome.piece,
             outcome.pieces,
+            rows.moment(outcome.sent_at),
+            outcome.transfer,
+            change.previous if change.event is Event.UPDATE else None,
             change.manual,
             now,
             answer.status,

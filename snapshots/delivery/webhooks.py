@@ -5,7 +5,6 @@ or writes to the database. That is faster than two threads that fight for the in
 """
 
 import asyncio
-import ssl
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
@@ -200,8 +199,8 @@ class WebhookClient(Generic[M]):
             return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
         # A strange peer may provoke any error in the library: that is a failed delivery, not a crashed run.
         except Exception as error:
-            reason, kind = _explain(error, urlsplit(self._base_url).netloc)
-            return Answer(status=None, error=reason, error_class=kind, milliseconds=took())
+            reason, kind = outgoing.explain(error, urlsplit(self._base_url).netloc)
+            return Answer(status=None, error=_clean(reason), error_class=kind, milliseconds=took())
 
 
 async def _beginning(content: aiohttp.StreamReader) -> str:
@@ -221,33 +220,3 @@ def _complaint(response: aiohttp.ClientResponse) -> str:
 def _clean(text: str) -> str:
     """What every database keeps: no NUL, and no byte that was no UTF-8."""
     return text[:200].replace("\0", "").encode(errors="replace").decode()
-
-
-# What each error means, in words and for machines; the first that fits.
-_MEANINGS: list[tuple[type[BaseException], str, str]] = [
-    (aiohttp.ClientProxyConnectionError, "no connection to the proxy on the way to {host}: {cause}", "proxy"),
-    (aiohttp.ClientHttpProxyError, "the proxy does not lead to {host}: it answered {status}", "proxy"),
-    (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved", "dns"),
-    (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}", "tls"),
-    (aiohttp.ClientSSLError, "no TLS with {host}: {cause}", "tls"),
-    (ssl.SSLError, "no TLS with {host}: {cause}", "tls"),
-    (ConnectionRefusedError, "connection refused by {host}", "connection"),
-    (ConnectionResetError, "{host} reset the connection", "connection"),
-    (aiohttp.ServerDisconnectedError, "{host} closed the connection without an answer", "connection"),
-    (aiohttp.ClientPayloadError, "{host} closed the connection in the middle of its answer", "connection"),
-    (aiohttp.ClientConnectionError, "no connection to {host}: {cause}", "connection"),
-    (OSError, "no connection to {host}: {cause}", "connection"),
-    (Exception, "{host} does not speak HTTP as expected: {cause}", "protocol"),
-]
-
-
-def _explain(error: Exception, host: str) -> tuple[str, str]:
-    """The reason in words, and its class. A failed connection is told by the error of the operating system."""
-    cause = getattr(error, "os_error", None) or error
-    if isinstance(cause, PermissionError):  # of `outgoing.checked_socket`
-        return _clean(str(cause.strerror)), "forbidden-address"
-    words, kind = next(
-        (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
-    )
-    said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or str(cause)
-    return _clean(words.format(host=host, cause=said, status=getattr(cause, "status", ""))), kind

@@ -36,8 +36,9 @@ class Command(BaseCommand):
         else:
             for finding in findings:
                 self._tell(finding)
-            counts = [f"{levels[Level.ERROR]} errors", f"{levels[Level.WARNING]} warnings", f"{levels[Level.OK]} ok"]
-            self.stdout.write(f"\n{', '.join(counts)}")
+            counts = {level: levels[level] for level in (Level.ERROR, Level.WARNING)}
+            told = [f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items()]
+            self.stdout.write(f"\n{', '.join(told)}, {levels[Level.OK]} ok")
         if levels[Level.ERROR]:
             sys.exit(1)
 

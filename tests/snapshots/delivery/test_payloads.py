@@ -78,11 +78,11 @@ def change(event: Event = Event.CREATE, *, path: bytes = b"a.md", size: int = 0)
 
 def test_a_create_has_its_keys_in_the_agreed_order(bodies: Bodies) -> None:
     (body,) = bodies.of(change(size=3), [b"abc"])
-    payload = json.loads(body)
+    payload = json.loads(body.content)
     assert list(payload) == ["repository", "file", "commit_sha", "timestamp", "ref_name", "noticed_at"]
     assert list(payload["repository"]) == ["repository_id", "github_url", "owner", "name"]
     assert list(payload["file"]) == ["path", "sha", "size", "content"]
-    assert body.startswith(b'{"repository":{"repository_id":"repo_1",')
+    assert body.content.startswith(b'{"repository":{"repository_id":"repo_1",')
     assert payload["timestamp"][-5:-4] == "."
     assert payload["timestamp"].endswith("Z")
 
@@ -94,7 +94,7 @@ def test_a_body_is_what_javascript_prints(bodies: Bodies) -> None:
     dice = random.Random(2026)  # noqa: S311  guards nothing
     letters = [chr(dice.choice([dice.randrange(0xD800), dice.randrange(0xE000, 0x110000)])) for _ in range(5000)]
     texts = [everywhere, *("".join(dice.choices(letters, k=40)) for _ in range(1000))]
-    sent = [next(bodies.of(change(size=len(text.encode())), [text.encode()])) for text in texts]
+    sent = [next(bodies.of(change(size=len(text.encode())), [text.encode()])).content for text in texts]
     lines = "\n".join(base64.b64encode(body).decode() for body in sent)
     printed = subprocess.run(["node", "-e", _STRINGIFY], input=lines, capture_output=True, text=True, check=True).stdout
     assert [base64.b64decode(line) for line in printed.split()] == sent
@@ -102,7 +102,7 @@ def test_a_body_is_what_javascript_prints(bodies: Bodies) -> None:
 
 def test_an_update_names_what_was_there_before(bodies: Bodies) -> None:
     (body,) = bodies.of(change(Event.UPDATE, size=1), [b"\xff"])
-    payload = json.loads(body)
+    payload = json.loads(body.content)
     assert list(payload) == ["repository", "file", "previous_sha", "commit_sha", "timestamp", "ref_name", "noticed_at"]
     assert list(payload["file"]) == ["path", "sha", "size", "content", "content_encoding"]
     assert payload["previous_sha"] == "02" * 32
@@ -110,12 +110,12 @@ def test_an_update_names_what_was_there_before(bodies: Bodies) -> None:
 
 def test_a_delete_names_path_and_last_sha(bodies: Bodies) -> None:
     (body,) = bodies.of(change(Event.DELETE), [])
-    assert list(json.loads(body)["file"]) == ["path", "sha"]
+    assert list(json.loads(body.content)["file"]) == ["path", "sha"]
 
 
 def test_a_path_that_is_not_utf8_is_there_in_full(bodies: Bodies) -> None:
     (body,) = bodies.of(change(Event.DELETE, path=b"caf\xe9.md"), [])
-    file = json.loads(body)["file"]
+    file = json.loads(body.content)["file"]
     assert (file["path"], base64.b64decode(file["path_base64"])) == ("caf%E9.md", b"caf\xe9.md")
 
 
@@ -126,7 +126,7 @@ def test_pieces_join_to_the_file_whatever_their_size(content: bytes, size: int, 
     bodies = Bodies(Repository(public_id="r", url="u", owner="o", name="n"), Snapshot(commit_sha="c"))
     read = [content[start : start + cuts] for start in range(0, len(content), cuts)]
     with override_settings(BINARY_CHUNK_SIZE_BYTES=size, TEXT_CHUNK_THRESHOLD_BYTES=0):
-        files = [json.loads(body)["file"] for body in bodies.of(change(size=len(content)), read)]
+        files = [json.loads(body.content)["file"] for body in bodies.of(change(size=len(content)), read)]
     assert base64.b64decode("".join(file["content"] for file in files)) == content
     assert [file["chunk"]["index"] for file in files] == list(range(len(files)))
     assert {(file["chunk"]["id"], file["chunk"]["total"]) for file in files} == {(files[0]["chunk"]["id"], len(files))}
