@@ -23,7 +23,7 @@ def main(file: str) -> int:
     total = len(re.findall(r"^[\w.-]+==", Path(file).read_text(), re.M))
     command = [sys.executable, "-m", "pip", "install", "--require-hashes", "--progress-bar", "off", "-r", file]
     said: list[str] = []
-    print(f"Installing {total} packages of {file} into {sys.prefix}", flush=True)
+    print(f"Installing {total} package{'s' * (total != 1)} of {file} into {sys.prefix}", flush=True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         _show(f"/{total}", _steps(pip.stdout or (), total, said))
     if pip.returncode:
@@ -45,7 +45,7 @@ def _steps(lines: Iterable[str], total: int, said: list[str]) -> Iterator[tuple[
 
 def _show(of_total: str, steps: Iterable[tuple[int, str]]) -> None:
     started = shown = time.monotonic()
-    colour, plain = ("\033[36m", "\033[0m") if not os.environ.get("NO_COLOR") else ("", "")
+    colour, plain = ("", "") if os.environ.get("NO_COLOR") else ("\033[36m", "\033[0m")
     for count, name in steps:
         if sys.stdout.isatty():
             sys.stdout.write(f"\r\033[K  {colour}{count}{of_total}{plain} {name}")

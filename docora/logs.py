@@ -98,7 +98,7 @@ def _renderer(form: str) -> Processor:
             return _as_json(line)
         # On a terminal of one's own host that would only be noise.
         line = {name: value for name, value in line.items() if name not in ("host", "pid")}
-        return (coloured if on_terminal else plain)(logger, method, line)
+        return (coloured if on_terminal and not os.environ.get("NO_COLOR") else plain)(logger, method, line)
 
     return render
 
