@@ -98,3 +98,37 @@ def seconds_of(retry_after: str) -> float | None:
     except (ValueError, TypeError):
         return None
     return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)
+
+
+# What each error means, in words and for machines; the first that fits.
+_MEANINGS: list[tuple[type[BaseException], str, str]] = [
+    (aiohttp.ClientProxyConnectionError, "no connection to the proxy on the way to {host}: {cause}", "proxy"),
+    (aiohttp.ClientHttpProxyError, "the proxy does not lead to {host}: it answered {status}", "proxy"),
+    (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved", "dns"),
+    (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}", "tls"),
+    (aiohttp.ClientSSLError, "no TLS with {host}: {cause}", "tls"),
+    (ssl.SSLError, "no TLS with {host}: {cause}", "tls"),
+    (ConnectionRefusedError, "connection refused by {host}", "connection"),
+    (ConnectionResetError, "{host} reset the connection", "connection"),
+    (aiohttp.ServerDisconnectedError, "{host} closed the connection without an answer", "connection"),
+    (aiohttp.ClientPayloadError, "{host} closed the connection in the middle of its answer", "connection"),
+    (aiohttp.ClientConnectionError, "no connection to {host}: {cause}", "connection"),
+    (OSError, "no connection to {host}: {cause}", "connection"),
+    (Exception, "{host} does not speak HTTP as expected: {cause}", "protocol"),
+]
+
+
+def explain(error: Exception, host: str, *, may_quote: bool = True) -> tuple[str, str]:
+    """The reason in words, and its class. A failed connection is told by the error of the operating system.
+
+    Without `may_quote` nothing of the library's own text, which may have what was sent in it.
+    """
+    cause = getattr(error, "os_error", None) or error
+    if isinstance(cause, PermissionError):  # of `checked_socket`
+        return str(cause.strerror).rstrip("."), "forbidden-address"
+    words, kind = next(
+        (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
+    )
+    said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or (may_quote and str(cause))
+    told = words.format(host=host, cause=said or "", status=getattr(cause, "status", ""))
+    return told.rstrip(". ").removesuffix(":"), kind

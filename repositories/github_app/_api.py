@@ -100,9 +100,13 @@ def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
     try:
         with asyncio.Runner() as runner:
             return runner.run(_send(method, settings.GITHUB_APP_API_URL + path, body, _signed(now)))
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        # Its type alone: the text may quote what was sent.
-        raise HostUnavailable(f"The API of the GitHub App cannot be reached: {type(error).__name__}.") from None
+    except TimeoutError:
+        raise HostUnavailable(
+            f"The API of the GitHub App cannot be reached: timed out after {settings.GIT_ASK_TIMEOUT:g} s."
+        ) from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        reason, _ = outgoing.explain(error, urlsplit(settings.GITHUB_APP_API_URL).netloc, may_quote=False)
+        raise HostUnavailable(f"The API of the GitHub App cannot be reached: {reason}.") from None
 
 
 async def _send(method: str, url: str, body: object, signed: str) -> _Answer:

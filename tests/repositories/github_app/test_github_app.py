@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import socket
 
 import fakeredis
 import pytest
@@ -260,8 +261,18 @@ def test_a_look_that_needs_a_new_token_is_left_to_a_worker(
 def test_an_address_that_may_not_be_dialled_is_not(api: GitHubApi, watch: Watch, settings: Settings) -> None:
     github_app.forget_token(watch.repository.remote)
     settings.TRUSTED_NETWORKS = (ipaddress.ip_network("10.0.0.0/8"),)
-    with pytest.raises(HostUnavailable):
+    with pytest.raises(HostUnavailable, match=r"cannot be reached: 127\.0\.0\.1 is not a public address"):
         github_app.token_of_installation(watch.repository.remote)
+
+
+def test_an_api_that_is_not_there_is_told_in_words(api: GitHubApi, watch: Watch, settings: Settings) -> None:
+    github_app.forget_token(watch.repository.remote)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        settings.GITHUB_APP_API_URL = f"https://{address}"
+        with pytest.raises(HostUnavailable, match=f"cannot be reached: connection refused by {address}\\.$"):
+            github_app.token_of_installation(watch.repository.remote)
 
 
 def test_a_dry_run_reads_through_it_too(
