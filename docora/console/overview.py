@@ -72,32 +72,43 @@ def look(request: HttpRequest) -> Overview:
     if not request.user.has_perm("repositories.view_watch"):
         return Overview(tiles=[], states=[], troubles=[], charts=[])
     may_operate = may(request)
-    hour, day = statistics.last_hour(), statistics.last_day()
+    hour, day = statistics.last_hour_and_day()
+    stock = _Stock(
+        apps=App.objects.aggregate(total=Count("pk"), disabled=Count("pk", filter=~Q(disabled_at=None))),
+        repositories=Repository.objects.aggregate(
+            total=Count("pk"), open=Count("pk", filter=~Q(circuit_open_until=None))
+        ),
+    )
     return Overview(
-        tiles=[*_stock(), *_flow(statistics.total(hour.values()), statistics.total(day.values())), *_machine()],
+        tiles=[*_tiles_of(stock), *_flow(statistics.total(hour.values()), statistics.total(day.values())), *_machine()],
         states=_states(),
-        troubles=[troubles for troubles in _troubles(may_operate=may_operate) if troubles.count],
+        troubles=[troubles for troubles in _troubles(stock, may_operate=may_operate) if troubles.count],
         charts=_charts(hour, day),
     )
 
 
-def _stock() -> Iterator[Tile]:
-    circuits = Count("pk", filter=~Q(circuit_open_until=None))
-    repositories = Repository.objects.aggregate(total=Count("pk"), open=circuits)
-    disabled = App.objects.exclude(disabled_at=None).count()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stock:
+    """Counted once for the tiles and the troubles."""
+
+    apps: dict[str, int]
+    repositories: dict[str, int]
+
+
+def _tiles_of(stock: _Stock) -> Iterator[Tile]:
     yield Tile(
         title="Apps",
-        value=number(App.objects.count()),
-        detail=f"{number(disabled)} disabled",
+        value=number(stock.apps["total"]),
+        detail=f"{number(stock.apps['disabled'])} disabled",
         url=_list("repositories_app"),
-        tone="bad" if disabled else "good",
+        tone="bad" if stock.apps["disabled"] else "good",
     )
     yield Tile(
         title="Repositories",
-        value=number(repositories["total"]),
-        detail=plural(repositories["open"], "open circuit"),
+        value=number(stock.repositories["total"]),
+        detail=plural(stock.repositories["open"], "open circuit"),
         url=_list("repositories_repository"),
-        tone="bad" if repositories["open"] else "good",
+        tone="bad" if stock.repositories["open"] else "good",
     )
 
 
@@ -172,7 +183,7 @@ def _states() -> list[tuple[State, int, str]]:
     ]
 
 
-def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
+def _troubles(stock: _Stock, *, may_operate: bool) -> Iterator[Troubles]:
     yield _itself()
     # The watches of a disabled app are its one trouble, below.
     failed = Watch.objects.filter(watch_state.failing(), app__disabled_at=None)
@@ -187,11 +198,11 @@ def _troubles(*, may_operate: bool) -> Iterator[Troubles]:
     circuits = Repository.objects.exclude(circuit_open_until=None)
     yield Troubles(
         title="Open circuits",
-        count=circuits.count(),
+        count=stock.repositories["open"],
         url=_list("repositories_repository", state="open"),
         shown=[_circuit(repository, may_operate) for repository in circuits.order_by("circuit_open_until")[:_MOST]],
     )
-    yield _disabled(may_operate)
+    yield _disabled(stock.apps["disabled"], may_operate)
     parked = Parked.objects.order_by().values("watch").annotate(files=Count("pk"), newest=Max("pk"))
     yield Troubles(
         title="Parked files",
@@ -238,7 +249,7 @@ def _circuit(repository: Repository, may_operate: bool) -> Trouble:
     )
 
 
-def _disabled(may_operate: bool) -> Troubles:
+def _disabled(count: int, may_operate: bool) -> Troubles:
     apps = App.objects.exclude(disabled_at=None).order_by("name")
     shown = [
         Trouble(
@@ -253,7 +264,7 @@ def _disabled(may_operate: bool) -> Troubles:
         for app in apps[:_MOST]
     ]
     return Troubles(
-        title="Disabled endpoints", count=apps.count(), url=_list("repositories_app", state="disabled"), shown=shown
+        title="Disabled endpoints", count=count, url=_list("repositories_app", state="disabled"), shown=shown
     )
 
 
@@ -275,7 +286,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
     return [
         chart(
             "Deliveries per minute",
-            _points(hour, "%H:%M"),
+            _points(hour, "%H:%M UTC"),
             unit="a minute",
             first="an hour ago",
             last="now",
@@ -283,7 +294,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
         ),
         chart(
             "Deliveries per hour",
-            _points(day, "%H:00"),
+            _points(day, "%H:00 UTC"),
             unit="an hour",
             first="a day ago",
             last="now",
@@ -292,7 +303,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
         chart(
             "95 % answered within",
             [
-                Point(title=f"{at:%H:00}: {milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
+                Point(title=f"{at:%H:00 UTC}: {milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
                 for at, tally in day.items()
             ],
             unit="",
@@ -303,7 +314,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
         ),
         chart(
             "Snapshots per hour",
-            [Point(title=f"{at:%H:00}: {count}", good=count) for at, count in snapshots.items()],
+            [Point(title=f"{at:%H:00 UTC}: {number(count)}", good=count) for at, count in snapshots.items()],
             unit="an hour",
             first="a day ago",
             last="now",
@@ -315,7 +326,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
 def _points(tallies: dict[datetime, Tally], clock: str) -> list[Point]:
     return [
         Point(
-            title=f"{at:{clock}}: {tally.accepted} accepted, {tally.failed} failed",
+            title=f"{at:{clock}}: {number(tally.accepted)} accepted, {number(tally.failed)} failed",
             good=tally.accepted,
             bad=tally.failed,
         )

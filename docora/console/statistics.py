@@ -72,20 +72,19 @@ _HOUR = _Unit(timedelta(hours=1), "%Y-%m-%d %H", timedelta(days=2))
 _Tallies = dict[datetime, dict[str, Tally]]
 
 
-def last_hour() -> dict[datetime, Tally]:
-    """By minute, the running one last."""
-    return {moment: tallies[_ALL] for moment, tallies in list(_minutes([_ALL]).items())[-60:]}
-
-
-def last_day() -> dict[datetime, Tally]:
-    """By hour, the running one last."""
-    return {moment: tallies[_ALL] for moment, tallies in _hours([_ALL]).items()}
+def last_hour_and_day() -> tuple[dict[datetime, Tally], dict[datetime, Tally]]:
+    """By minute and by hour, the running one last."""
+    minutes = _minutes([_ALL])
+    hour = list(minutes.items())[-60:]
+    day = _hours([_ALL], minutes).items()
+    return {at: tallies[_ALL] for at, tallies in hour}, {at: tallies[_ALL] for at, tallies in day}
 
 
 def last_day_by_app(app_ids: Iterable[int]) -> dict[int, Tally]:
     """Of the same hours."""
     ids = list(app_ids)
-    hours = _hours([str(app_id) for app_id in ids]).values()
+    names = [str(app_id) for app_id in ids]
+    hours = _hours(names, _minutes(names)).values()
     return {app_id: total(tallies[str(app_id)] for tallies in hours) for app_id in ids}
 
 
@@ -97,9 +96,9 @@ def snapshots_by_hour() -> dict[datetime, int]:
     return {moment: found.get(moment.strftime(_HOUR.text), 0) for moment in moments}
 
 
-def _hours(names: list[str]) -> _Tallies:
+def _hours(names: list[str], minutes: _Tallies) -> _Tallies:
     """What is not settled yet is the sum of its minutes."""
-    hour, minutes = _begun(_HOUR), _minutes(names)
+    hour = _begun(_HOUR)
     moments = [hour - timedelta(hours=ago) for ago in range(23, -1, -1)]
     found = _tallies(_HOUR, [moment for moment in moments if _is_settled(_HOUR, moment)], names)
     for moment in moments[len(found) :]:
