@@ -11,6 +11,7 @@ from django.db.models import Count, Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from docora.console import cures, latency, states, statistics
@@ -123,7 +124,9 @@ def _enable(app: App, _: dict[str, Any]) -> str:
 
 def _disable(app: App, data: dict[str, Any]) -> str:
     accounts.disable_app(app, data["reason"])
-    return f"{app.name} is disabled. Nothing is sent to it until it is enabled again."
+    url = reverse("admin:repositories_app_enable", args=[app.pk])
+    sentence = '{} is disabled. Nothing is sent to it until it is <a class="dc-link" href="{}">enabled</a> again.'
+    return format_html(sentence, app.name, url)
 
 
 def _ping(app: App, _: dict[str, Any]) -> str:

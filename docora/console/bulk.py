@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from docora.console.display import number, plural
 from docora.console.operations import write_log
 from docora.console.retries import retry
 from repositories.base import queue
@@ -64,6 +65,7 @@ class Progress:
     left: int
     failed: int
     last_error: str
+    last_failed: str
     is_cancelled: bool
 
     @property
@@ -82,7 +84,8 @@ class Progress:
 def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
     verb, run_id = VERBS[name], secrets.token_hex(8)
     chosen = list(verb.rows.filter(pk__in=rows.values("pk")))
-    write_log(request, chosen, f"{verb.label}, with {len(chosen) - 1} others" if len(chosen) > 1 else verb.label)
+    others = f", with {plural(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
+    write_log(request, chosen, f"{verb.label}{others}")
     facts: dict[Any, Any] = {"verb": name, "total": len(chosen), "failed": 0, "started": int(time.time())}
     with queue.connection().pipeline() as pipeline:
         pipeline.hset(_key(run_id), mapping=facts)
@@ -125,7 +128,8 @@ def run(run_id: str) -> None:
                 progress.verb.run(rows)
         except DocoraError as error:
             connection.hincrby(_key(run_id), "failed", len(keys))
-            connection.hset(_key(run_id), "last_error", f"{rows[0]}: {error}")
+            facts = {"last_error": str(error), "last_failed": rows[0].pk if len(rows) == 1 else ""}
+            connection.hset(_key(run_id), mapping=facts)  # type: ignore[arg-type]
         connection.ltrim(_left_key(run_id), len(keys), -1)
 
 
@@ -141,6 +145,7 @@ def progress_of(run_id: str) -> Progress | None:
         left=connection.llen(_left_key(run_id)),
         failed=int(facts["failed"]),
         last_error=facts.get("last_error", ""),
+        last_failed=facts.get("last_failed", ""),
         is_cancelled="cancelled" in facts,
     )
 
@@ -156,12 +161,13 @@ def page(request: HttpRequest, run_id: str) -> HttpResponse:
         if not may_cancel:
             raise PermissionDenied
         queue.connection().hset(_key(run_id), "cancelled", "1")
-        messages.warning(request, f"Cancelled. {progress.done} of {progress.total} were done before.")
+        messages.warning(request, f"Cancelled. {number(progress.done)} of {number(progress.total)} were done before.")
         return HttpResponseRedirect(request.path)
     context = {
         **admin.site.each_context(request),
         "title": progress.verb.label,
         "progress": progress,
+        "failed": progress.verb.rows.filter(pk=progress.last_failed).first() if progress.last_failed else None,
         "may_cancel": may_cancel,
         "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
     }

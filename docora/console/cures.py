@@ -26,6 +26,22 @@ def of_watch(watch: Watch) -> Subject:
     return Subject(app=watch.app, repository=watch.repository, watch=watch)
 
 
+def of(row: object) -> Subject:
+    """Of whatever row: of what belongs to a watch, that watch."""
+    match row:
+        case App():
+            return Subject(app=row)
+        case Repository():
+            return Subject(repository=row)
+    watch = row if isinstance(row, Watch) else getattr(row, "watch", None)
+    return of_watch(watch) if watch else Subject()
+
+
+def names_one(shown: SafeString) -> bool:
+    """Whether something in it is a link."""
+    return "<a " in shown
+
+
 _Link = Callable[[Subject, str], SafeString | None]
 
 

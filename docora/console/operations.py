@@ -18,9 +18,11 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 
+from docora.console import cures
 from docora.console.display import title_of
 from repositories.errors import DocoraError
 from repositories.models import App, Watch
@@ -159,7 +161,7 @@ class OperationView:
         if row is None:
             raise Http404("It is gone.")
         if refusal := self._refusal(row):
-            messages.warning(request, f"{self._operation.label}: {refusal}")
+            messages.warning(request, format_html("{}: {}", self._operation.label, refusal))
             return self._leave(request, row)
         form = self._operation.form(request.POST if request.method == "POST" else None, row=row)
         if not form.is_valid():
@@ -172,7 +174,8 @@ class OperationView:
     def _refusal(self, row: Any) -> str:
         app = disabled_app_of(row)
         if self._operation.sends and app:
-            return f"{app.name} is disabled: nothing is sent until it is enabled."
+            sentence = '{} is disabled: nothing is sent until it is <a class="dc-link" href="{}">enabled</a>.'
+            return format_html(sentence, app.name, reverse("admin:repositories_app_enable", args=[app.pk]))
         return "" if self._operation.applies_to(row) else "there is nothing to do any more."
 
     def _run(self, request: HttpRequest, row: Any, form: PlainForm) -> HttpResponse:
@@ -184,7 +187,9 @@ class OperationView:
             return self._ask(request, row, form)
         except DocoraError as error:
             write_log(request, [named], f"{self._operation.label} failed: {error}")
-            messages.error(request, f"{self._operation.label}: {error}")
+            hint = cures.linked(error.hint, cures.of(named), may_operate=True)
+            cure = hint if cures.names_one(hint) else ""  # the others speak of what is tried again by itself
+            messages.error(request, format_html("{}: {} {}", self._operation.label, error, cure))
             return self._leave(request, named, failed=True)
         write_log(request, [named], self._operation.label, deleted=self._operation.deletes)
         if isinstance(outcome, Secrets):

@@ -5,6 +5,9 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from docora.console import bulk
 from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin
@@ -49,8 +52,11 @@ class ParkedAdmin(OfAWatchAdmin):
             ("Parked", ago(parked.parked_at)),
         ]
 
-    def cure(self, parked: Parked, *, may_operate: bool) -> str:
-        return "The endpoint refuses this content. The next content of the path is sent by itself; or press Retry."
+    def cure(self, parked: Parked, *, may_operate: bool) -> SafeString | str:
+        text = "The endpoint refuses this content. The next content of the path is sent by itself; or "
+        url = reverse("admin:snapshots_parked_retry", args=[parked.pk])
+        link = format_html('<a class="dc-link" href="{}">retry</a>', url) if may_operate else "retry"
+        return format_html("{}{}.", text, link)
 
     @admin.action(description="Retry all parked files of these watches", permissions=["operate"])
     def retry_selected(self, request: HttpRequest, rows: QuerySet[Parked]) -> HttpResponse:

@@ -148,6 +148,7 @@ def test_an_app_is_disabled_with_a_reason_and_enabled_again(
 ) -> None:
     page = operate(operator, watch.app, "disable", reason="They moved")
     assert "They moved" in page
+    assert f'href="{reverse("admin:repositories_app_enable", args=[watch.app.pk])}">enabled</a> again' in page
     remote.commit({"new.md": "new"})
     watches.request_snapshot(watch.repository)
     work()
@@ -229,6 +230,8 @@ def test_one_parked_file_is_sent_again_alone(
         watch = watches.watch(alice_app, remote.url)
         work()
     parked = Parked.objects.get(watch=watch, file__path="logo.png")
+    page = operator.get(reverse("admin:snapshots_parked_change", args=[parked.pk])).content.decode()
+    assert f'href="{reverse("admin:snapshots_parked_retry", args=[parked.pk])}">retry</a>' in page
     assert "logo.png is being sent" in operate(operator, parked, "retry")
     work()
     assert set(alice.files[watch.repository.public_id]) == {"logo.png"}
@@ -307,7 +310,7 @@ def test_many_watches_are_retried_with_progress(
     work()
     assert "Done: 2 of 2" in operator.get(answer.redirect_chain[-1][0]).content.decode()
     assert not Watch.objects.exclude(status=WatchStatus.SYNCED).exists()
-    assert logged() == ["olga: Retry, with 1 others"] * 2
+    assert logged() == ["olga: Retry, with 1 other"] * 2
 
 
 def test_a_cancelled_run_leaves_the_rest_alone(operator: Client, watch: Watch, alice: Receiver, work: Work) -> None:
@@ -336,6 +339,8 @@ def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, mo
     assert progress
     assert (progress.done, progress.failed, progress.is_over) == (1, 1, True)
     assert "does not watch" in progress.last_error
+    page = operator.get(answer["Location"]).content.decode()
+    assert f'href="{reverse("admin:repositories_watch_change", args=[watch.pk])}"' in page
 
 
 def test_a_selection_of_deliveries_is_one_request_for_each_watch(

@@ -120,9 +120,16 @@ class TestDisabledApp:
         delivery = Delivery.objects.filter(path="README.md").get()
         before = len(alice.requests)
         answer = admin.post(reverse("admin:snapshots_delivery_redeliver", args=[delivery.pk]), follow=True)
-        assert "is disabled: nothing is sent until it is enabled" in answer.content.decode()
+        enable = reverse("admin:repositories_app_enable", args=[watch.app.pk])
+        words = f'is disabled: nothing is sent until it is <a class="dc-link" href="{enable}">enabled</a>.'
+        assert words in answer.content.decode()
         work()
         assert len(alice.requests) == before
+        assert admin.get(enable).status_code == 200
+        admin.post(enable)
+        admin.post(reverse("admin:snapshots_delivery_redeliver", args=[delivery.pk]))
+        work()
+        assert len(alice.requests) == before + 1
 
     def test_the_api_says_so_also_of_a_new_watch(self, watch: Watch, git_host: GitHost) -> None:
         api = Api(accounts.rotate_bearer_token(watch.app))
