@@ -12,6 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 from docora.backup import UNFINISHED
 from repositories import canary
 from repositories.base import connections, disks, pulse, queue
+from repositories.base.words import plural
 from repositories.errors import EndpointDisabled, hint_for
 from repositories.models import App, Repository
 
@@ -134,8 +135,7 @@ def _disabled_apps() -> Iterator[Concern]:
 
 def _queues_without_worker() -> Iterator[Concern]:
     for name in pulse.queues_without_worker():
-        waiting = queue.length(name)
-        reason = "1 job waits." if waiting == 1 else f"{waiting} jobs wait."
+        reason = f"Waiting: {plural(queue.length(name), 'job')}."
         yield Concern(kind="queue-untended", name=name, subject=name, reason=reason, hint=HINTS["jobs"])
 
 

@@ -28,7 +28,8 @@ from django.db import DatabaseError, connection
 
 from docora import condition, env
 from docora.processes import preflight
-from repositories.base import connections, network, proxy, pulse, queue
+from repositories.base import connections, network, outgoing, proxy, pulse, queue
+from repositories.base.words import plural
 from repositories.errors import DocoraError
 from repositories.git.urls import RemoteUrl
 from repositories.models import Repository
@@ -250,7 +251,7 @@ def _workers(name: str) -> Iterator[Finding]:
         number = pulse.count_workers(queue_name, connection=client)
         check = f"{name} {queue_name}"
         if number:
-            yield _ok(check, f"{number} at work; jobs that wait: {queue.length(queue_name)}")
+            yield _ok(check, f"{number} at work; waiting: {plural(queue.length(queue_name), 'job')}")
         else:
             yield _error(
                 check, "nobody takes this queue", f"Start one: manage.py up, or manage.py rqworker {queue_name}."
@@ -259,26 +260,32 @@ def _workers(name: str) -> Iterator[Finding]:
 
 def _git_host(address: str, name: str) -> Iterator[Finding]:
     """As a fetch would reach it; a host without a repository that somebody watches is no reason for alarm."""
-    url = RemoteUrl.parse(f"https://{address}/owner/name")
     try:
-        is_used = Repository.objects.filter(url__startswith=f"{url.base}/").exists()
-    except DatabaseError:
-        is_used = True
-    unwell = _error if is_used else _warning
-    try:
-        expires = _dial(url)
-    except (DocoraError, OSError) as error:
-        yield unwell(
-            name,
-            str(error),
-            "See its name, DOCORA_TRUSTED_NETWORKS, DOCORA_HTTP_PROXY, DOCORA_GIT_CA_FILE.",
+        is_plain, is_used = (
+            Repository.objects.filter(url__startswith=f"{scheme}://{address}/").exists() for scheme in ("http", "https")
         )
+    except DatabaseError:
+        is_plain, is_used = False, True
+    is_plain = is_plain and not is_used
+    url = RemoteUrl.parse(f"{'http' if is_plain else 'https'}://{address}/owner/name")
+    unwell = _error if is_used or is_plain else _warning
+    try:
+        expires = _dial(url, plain=is_plain)
+    except (DocoraError, OSError) as error:
+        says = str(error) if isinstance(error, DocoraError) else outgoing.explain(error, address)[0]
+        yield unwell(name, says, "See its name, DOCORA_TRUSTED_NETWORKS, DOCORA_HTTP_PROXY, DOCORA_GIT_CA_FILE.")
         return
-    yield _expiry(name, "it answers; its certificate", expires, remedy="Its operator must renew it.")
+    if expires is None:
+        yield _ok(name, "it answers, over plain http")
+    else:
+        yield _expiry(name, "it answers; its certificate", expires, remedy="Its operator must renew it.")
 
 
-def _dial(url: RemoteUrl) -> datetime:
+def _dial(url: RemoteUrl, *, plain: bool) -> datetime | None:
     """The end of the certificate of a host that answers over TLS."""
+    if plain:
+        _connect(url).close()
+        return None
     trusted = ssl.create_default_context(cafile=settings.GIT_CA_FILE)
     with _connect(url) as plain, trusted.wrap_socket(plain, server_hostname=url.host) as secure:
         certificate = secure.getpeercert(binary_form=True)
@@ -323,7 +330,7 @@ def _certificates(name: str) -> Iterator[Finding]:
             yield _error(f"{name} {setting}", f"{file}: {error}", "It must be a file of certificates in PEM.")
             continue
         yield _expiry(
-            f"{name} {setting}", f"{file}: {len(ends)} certificates; the first", min(ends), remedy="Renew it."
+            f"{name} {setting}", f"{file}: {plural(len(ends), 'certificate')}; the first", min(ends), remedy="Renew it."
         )
 
 
@@ -332,7 +339,7 @@ def _expiry(name: str, what: str, expires: datetime, *, remedy: str) -> Finding:
     says = f"{what} is valid until {expires:%Y-%m-%d}"
     if days < 0:
         return _error(name, f"{what} has expired on {expires:%Y-%m-%d}", remedy)
-    return _warning(name, f"{says}, {days} days", remedy) if days < _FEW_DAYS else _ok(name, says)
+    return _warning(name, f"{says}, {plural(days, 'day')}", remedy) if days < _FEW_DAYS else _ok(name, says)
 
 
 def _web(name: str) -> Iterator[Finding]:

@@ -16,7 +16,9 @@ from django.core.management import call_command
 from pytest_django import Settings
 
 from docora import condition, doctor
+from docora.demo.githost import GitHost
 from docora.doctor import Finding, Level
+from repositories.models import Repository
 from tests.support.certificates import Authority
 from tests.support.hostile_host import hostile_host
 from tests.support.service import Service
@@ -123,6 +125,16 @@ class TestAGitHost:
         assert says in finding.says
         # The authority's own ends in ten days.
         assert found()["certificates DOCORA_GIT_CA_FILE"].level == Level.WARNING
+
+    def test_without_tls_is_told_in_words_and_is_well_where_it_is_watched_so(self, git_host: GitHost) -> None:
+        address = git_host.address
+        finding = found()[f"git host {address}"]
+        assert finding.level == Level.WARNING
+        assert finding.says.startswith(f"no TLS with {address}: ")
+        assert "_ssl.c" not in finding.says
+        Repository.objects.create(url=f"http://{address}/acme/handbook", owner="acme", name="handbook")
+        finding = found()[f"git host {address}"]
+        assert (finding.level, finding.says) == (Level.OK, "it answers, over plain http")
 
     def test_on_a_private_address_is_not_dialled(self, settings: Settings) -> None:
         settings.GIT_HOSTS = ("127.0.0.1:1",)

@@ -12,6 +12,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from docora.console.states import State, Tone
+from repositories.base.words import number as number
+from repositories.base.words import plural as plural
 from repositories.models import App, Repository, Watch
 from snapshots.models import Delivery
 
@@ -83,14 +85,6 @@ def milliseconds(count: int | None) -> str:
     if count < 1000:
         return f"{count} ms"
     return f"{count / 1000:.1f} s" if count < 60_000 else span(timedelta(milliseconds=count))
-
-
-def number(count: int) -> str:
-    return f"{count:,}"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
 def percent(share: float | None) -> str:

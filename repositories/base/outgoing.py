@@ -118,6 +118,13 @@ _MEANINGS: list[tuple[type[BaseException], str, str]] = [
 ]
 
 
+def _reason_of(error: BaseException) -> str:
+    """Of an error of the system or of OpenSSL, whose text has the line of a C file in it."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return getattr(error, "strerror", None) or ""
+
+
 def explain(error: Exception, host: str, *, may_quote: bool = True) -> tuple[str, str]:
     """The reason in words, and its class. A failed connection is told by the error of the operating system.
 
@@ -129,6 +136,6 @@ def explain(error: Exception, host: str, *, may_quote: bool = True) -> tuple[str
     words, kind = next(
         (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
     )
-    said = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or (may_quote and str(cause))
+    said = getattr(cause, "verify_message", None) or _reason_of(cause) or (may_quote and str(cause))
     told = words.format(host=host, cause=said or "", status=getattr(cause, "status", ""))
     return told.rstrip(". ").removesuffix(":"), kind

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from repositories.base import queue
+from repositories.base.words import plural
 from repositories.models import App, Watch
 from snapshots.delivery.webhooks import Answer
 
@@ -71,5 +72,5 @@ def reason_to_disable(app: App, answer: Answer) -> str:
         return "The endpoint answered 410 Gone."
     patience = timedelta(days=settings.ENDPOINT_PATIENCE_DAYS)
     if app.failing_since and app.failing_since < timezone.now() - patience:
-        return f"The endpoint has accepted nothing for {patience.days} days; last: {answer.error}"[:300]
+        return f"The endpoint has accepted nothing for {plural(patience.days, 'day')}; last: {answer.error}"[:300]
     return ""

@@ -128,7 +128,7 @@ def running() -> Iterator[Service]:
 def test_it_serves_and_says_where_things_are(service: Service) -> None:
     service.start()
     assert get(service, "/health")["status"] == "ok"
-    for place in (f"{service.url}/admin/", f"{service.url}/api/docs", f"{service.url}/health", "/logs", "Ctrl-C"):
+    for place in (f"{service.url}/admin/", f"{service.url}/api/v1/docs", f"{service.url}/health", "/logs", "Ctrl-C"):
         assert place in service.output
 
 

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand
 
 from docora import doctor
 from docora.doctor import Finding, Level
+from repositories.base.words import plural
 
 
 class Command(BaseCommand):
@@ -36,9 +37,8 @@ class Command(BaseCommand):
         else:
             for finding in findings:
                 self._tell(finding)
-            counts = {level: levels[level] for level in (Level.ERROR, Level.WARNING)}
-            told = [f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items()]
-            self.stdout.write(f"\n{', '.join(told)}, {levels[Level.OK]} ok")
+            counts = [plural(levels[level], level) for level in (Level.ERROR, Level.WARNING)]
+            self.stdout.write(f"\n{', '.join(counts)}, {levels[Level.OK]} ok")
         if levels[Level.ERROR]:
             sys.exit(1)
 

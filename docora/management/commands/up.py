@@ -23,6 +23,7 @@ from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
 from repositories.base import places
+from repositories.base.words import plural
 
 
 class Command(BaseCommand):
@@ -79,7 +80,7 @@ class Command(BaseCommand):
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
             if missing:
-                self._say(f"  bringing the database up to date: {len(missing)} migrations")
+                self._say(f"  bringing the database up to date: {plural(len(missing), 'migration')}")
                 call_command("migrate", interactive=False, verbosity=0)
         except DatabaseError as error:
             raise StartError(f"the database cannot be migrated: {one_line(error)}") from None
@@ -89,7 +90,7 @@ class Command(BaseCommand):
     def _tell_where_things_are(self, plan: Plan) -> None:
         place = self.style.MIGRATE_LABEL
         self._say(f"  Admin              {place(f'{plan.url}/admin/')}")
-        self._say(f"  API documentation  {place(f'{plan.url}/api/docs')}")
+        self._say(f"  API documentation  {place(f'{plan.url}/api/v1/docs')}")
         self._say(f"  Health             {place(f'{plan.url}/health')}")
         self._say(f"  Logs               {plan.logs}")
         self._say(f"  Database           {places.database()}")

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from repositories import watch_state
 from repositories.base import pulse
+from repositories.base.words import plural
 from repositories.management.redis_errors import check_redis
 from repositories.management.table import printable
 from repositories.models import Watch
@@ -62,7 +63,7 @@ class Command(BaseCommand):
         else:
             redelivery.retry_now(watch)
         progress = redelivery.progress(watch)
-        self.stdout.write(f"{progress.remaining} messages to go; {watch.repository} has {progress.total} files")
+        self.stdout.write(f"{_to_go(progress.remaining)}; {watch.repository} has {plural(progress.total, 'file')}")
         if options["wait"]:
             self._wait(watch, progress.remaining)
 
@@ -71,14 +72,14 @@ class Command(BaseCommand):
         console = Console(file=cast("IO[str]", self.stdout), highlight=False)
         columns = (TextColumn("Accepted"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         waiting = _Waiting(watch)
-        with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=total)
             while waiting.goes_on():
                 # A new commit may have come since: then there is more to tell than at the beginning.
                 total = max(total, waiting.remaining)
                 bar.update(task, total=total, completed=total - waiting.remaining)
                 if not console.is_terminal and waiting.has_moved():
-                    self.stdout.write(f"{waiting.remaining} messages to go")
+                    self.stdout.write(_to_go(waiting.remaining))
                 if failure := waiting.new_failure():
                     console.print(f"{printable(failure)}; it is tried again", markup=False)
                 sleep(_LOOK_EVERY)
@@ -92,8 +93,13 @@ class Command(BaseCommand):
             raise CommandError("It is not watched any more.") from None
         has = f"{watch.app.name} has {watch.repository} at {watch.synced_commit[:12]}"
         if refused := Parked.objects.filter(watch=watch).count():
-            raise CommandError(f"{has} but for {refused} files that its endpoint refused; `--parked` tries them again.")
+            files = plural(refused, "file")
+            raise CommandError(f"{has} but for {files} that its endpoint refused; `--parked` tries again.")
         self.stdout.write(f"{has}, with every file.")
+
+
+def _to_go(messages: int) -> str:
+    return f"{plural(messages, 'message')} to go"
 
 
 class _Waiting:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repositories import circuit
+from repositories.base.words import plural
 from repositories.errors import InvalidUrl
 from repositories.git.clones import Listener
 from repositories.git.urls import RemoteUrl
@@ -61,13 +62,14 @@ class Command(BaseCommand):
             paused = f" Left alone until {until:%Y-%m-%d %H:%M:%S} UTC." if until else ""
             raise CommandError(f"{repository.last_error}{paused}")
         newest = Snapshot.objects.filter(repository=repository).order_by("sequence").last()
+        files = plural(newest.files, "file") if newest else ""
         if newest is None:
             self.stdout.write(f"{repository} is empty.")
         elif not changed:
-            self.stdout.write(f"{repository} is unchanged at {newest.commit_sha[:12]}: {newest.files} files.")
+            self.stdout.write(f"{repository} is unchanged at {newest.commit_sha[:12]}: {files}.")
         else:
             self.stdout.write(
-                f"{repository} is at {newest.commit_sha[:12]}: {newest.files} files,"
+                f"{repository} is at {newest.commit_sha[:12]}: {files},"
                 f" {newest.created} created, {newest.updated} updated, {newest.deleted} deleted"
                 + (f", {len(newest.left_out)} left out." if newest.left_out else ".")
             )
@@ -88,7 +90,7 @@ def _find(text: str, ref: str) -> Repository:
 
 def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=not console.is_terminal)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _listener(progress: Progress, description: str) -> Listener:
