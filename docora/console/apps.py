@@ -273,7 +273,7 @@ class AppAdmin(ConsoleAdmin):
             ("App id", code(app.public_id)),
             ("Watches", self.watches_shown(app)),
             ("Accepted in the last day", self.success(app)),
-            ("From push to acknowledgement", latency.of_app(app).text),
+            ("From notice to acknowledgement", latency.of_app(app).text),
             ("Optional events", ", ".join(app.events) or NOTHING),
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__app__id__exact=app.pk)),
             ("Onboarded", ago(app.created_at)),

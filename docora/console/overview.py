@@ -132,7 +132,7 @@ def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
         detail=f"half within {milliseconds(hour.percentile(50))}; in a day {milliseconds(day.percentile(95))}",
     )
     changes = latency.overall()
-    yield Tile(title="Push to acknowledged, median", value=milliseconds(changes.median), detail=changes.detail)
+    yield Tile(title="Noticed to acknowledged, median", value=milliseconds(changes.median), detail=changes.detail)
 
 
 def _machine() -> Iterator[Tile]:

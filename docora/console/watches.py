@@ -33,7 +33,7 @@ from docora.console.filters import ChoiceFilter, StateFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from docora.limits import seats
-from repositories import watch_state, watches
+from repositories import circuit, watch_state, watches
 from repositories.errors import EndpointDisabled, all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING, MOST_GLOBS, check_glob
@@ -296,6 +296,7 @@ class WatchAdmin(ConsoleAdmin):
             ("In sync", ago(watch.synced_at)),
             ("Attempts in a row", watch.retry_count),
             ("Next attempt", NOTHING if watch.app.disabled_at else due(watch.retry_at)),
+            ("Next look at the repository", _next_look(watch)),
             ("Files wanted", _selection(watch)),
             ("Token", "stored, never shown" if watch.token else "none: a public repository"),
             ("Token accepted", ago(watch.access_proven_at)),
@@ -328,6 +329,13 @@ class WatchAdmin(ConsoleAdmin):
 def _reason(watch: Watch) -> str:
     """Also of a watch that was begun after its app had been disabled."""
     return watch.app.disabled_reason if watch.app.disabled_at else watch.last_error
+
+
+def _next_look(watch: Watch) -> SafeString | str:
+    """Of a watch that waits for it."""
+    if watch.status != WatchStatus.FAILED or watch.app.disabled_at:
+        return NOTHING
+    return due(circuit.next_probe(watch.repository) or watch.repository.next_check_at)
 
 
 def _selection(watch: Watch) -> str:

@@ -276,5 +276,17 @@ def _refusal(remote: Remote | None) -> str:
     )
 
 
+# What curl says of a host, in the words that a failed delivery has.
+_OF_A_HOST = [
+    (re.compile(r"failed to connect to (\S+) port (\d+).*refused", re.IGNORECASE), r"connection refused by \1:\2"),
+    (re.compile(r"failed to connect to (\S+) port (\d+).*timed out", re.IGNORECASE), r"no answer from \1:\2"),
+    (re.compile(r"failed to connect to (\S+) port (\d+).*", re.IGNORECASE), r"no connection to \1:\2"),
+    (re.compile(r"could not resolve host: (\S+)", re.IGNORECASE), r"the name of \1 cannot be resolved"),
+]
+
+
 def _without_prefix(line: str) -> str:
-    return line.removeprefix("fatal: ").removeprefix("error: ")[:500]
+    """The URL before the reason is that of the repository, which is shown beside it."""
+    said = re.sub(r"^unable to access '[^']*': ", "", line.removeprefix("fatal: ").removeprefix("error: "))
+    words = (found.expand(template) for pattern, template in _OF_A_HOST if (found := pattern.search(said)))
+    return next(words, said)[:500]

@@ -1,4 +1,4 @@
-"""The latency from push to acknowledgement: of an app, and of all."""
+"""The latency from notice to acknowledgement: of an app, and of all."""
 
 from datetime import timedelta
 

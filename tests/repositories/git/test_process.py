@@ -10,8 +10,8 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.bare import BareRepository
-from repositories.errors import Holder
-from repositories.git._process import Child, Command, child
+from repositories.errors import Holder, HostUnavailable
+from repositories.git._process import Child, Command, child, error_of
 from repositories.repo_lock import HeldLock, LockLostError, _flock, repo_lock
 from tests.support.service import wait_until
 
@@ -63,3 +63,19 @@ def test_what_git_has_started_ends_with_it(clone: Path, tmp_path: Path, monkeypa
             assert running.process.stdout
             assert running.process.stdout.readline() == b"started\n"
         wait_until(lambda: is_free(KEY), "the helper, which has inherited the flock, has ended")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Failed to connect to host port 443 after 0 ms: Couldn't connect to server", "no connection to host:443"),
+        ("Failed to connect to host port 443: Connection refused", "connection refused by host:443"),
+        ("Failed to connect to host port 443 after 9 ms: Connection timed out", "no answer from host:443"),
+        ("Could not resolve host: host", "the name of host cannot be resolved"),
+        ("The requested URL returned error: 503", "The requested URL returned error: 503"),
+    ],
+)
+def test_what_git_says_of_a_host_is_told_in_words(said: str, words: str, tmp_path: Path) -> None:
+    asking = Command(["ls-remote"], folder=tmp_path, timeout=20)
+    error = error_of(asking, 128, f"fatal: unable to access 'https://host/acme/handbook/': {said}")
+    assert (type(error), str(error)) == (HostUnavailable, words)
