@@ -49,6 +49,8 @@ _STATEMENTS = [
 ]
 _UNFINISHED = """DELETE FROM snapshots_delivered WHERE file_id % 3 = 0
     AND watch_id IN (SELECT id FROM repositories_watch WHERE status <> 'synced')"""
+_COUNTED = """UPDATE repositories_watch SET files =
+    (SELECT COUNT(*) FROM snapshots_delivered d WHERE d.watch_id = repositories_watch.id)"""
 _AGE = f"{_DAYS * 86400} * (d.x * d.x + d.x) / 2"
 _DIALECTS = {
     "sqlite": {
@@ -77,6 +79,7 @@ def populate(*, apps: int = 1_000, repositories: int = 10_000, files: int = 1_00
         _make_rows(apps, repositories, files_each := files // repositories)
         _make_files(cursor, files_each)
         cursor.execute(_UNFINISHED)
+        cursor.execute(_COUNTED)
         _make_parked()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")

@@ -62,8 +62,16 @@ def _events() -> forms.MultipleChoiceField:
     )
 
 
+_LABELS = {"base_url": "Base URL", "may_change_base_url": "May change its base URL"}
+
+
 class EditForm(_AppForm):
     events = _events()
+
+    class Meta:
+        model = App
+        fields = ["name"]  # the admin chooses the others
+        labels = _LABELS
 
 
 class OnboardForm(_AppForm):
@@ -80,6 +88,7 @@ class OnboardForm(_AppForm):
     class Meta:
         model = App
         fields = ["name", "base_url", "email", "website", "description", "events", "may_change_base_url"]
+        labels = _LABELS
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
 
 
@@ -160,7 +169,7 @@ class AppStateFilter(StateFilter):
 
 @admin.register(App)
 class AppAdmin(ConsoleAdmin):
-    list_display = ["name", "state", "watches_shown", "success", "base_url", "created"]
+    list_display = ["name", "state", "watches_shown", "success", "endpoint", "created"]
     search_fields = ["name", "public_id", "base_url", "email"]
     search_help_text = "Name, id, URL or e-mail"
     ordering = ["name"]
@@ -255,6 +264,10 @@ class AppAdmin(ConsoleAdmin):
     @admin.display(description="Accepted, 24 h")
     def success(self, app: App) -> SafeString | str:
         return rate(app.tally)  # type: ignore[attr-defined]
+
+    @admin.display(description="Base URL", ordering="base_url")
+    def endpoint(self, app: App) -> str:
+        return app.base_url
 
     @admin.display(description="Onboarded", ordering="created_at")
     def created(self, app: App) -> object:

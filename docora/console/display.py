@@ -15,7 +15,7 @@ from docora.console.states import State, Tone
 from repositories.base.words import number as number
 from repositories.base.words import plural as plural
 from repositories.models import App, Repository, Watch
-from snapshots.models import Delivery
+from snapshots.models import Delivery, Parked
 
 NOTHING = "-"
 _COMMIT_PAGES = {"gitlab.com": "/-/commit/", "bitbucket.org": "/commits/"}
@@ -113,6 +113,8 @@ def title_of(row: Any) -> str:
             return row.name
         case Watch():
             return f"{row.app.name} ← {row.repository}"
+        case Parked():
+            return f"{row.file.path} for {row.watch.app.name}"
     return str(row)
 
 

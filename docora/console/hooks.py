@@ -47,7 +47,7 @@ def _path(hook: Hook) -> str:
 
 @admin.register(Hook)
 class HookAdmin(ConsoleAdmin):
-    list_display = ["public_id", "concerns", "last", "counts", "trouble"]
+    list_display = ["title", "concerns", "last", "counts", "trouble"]
     search_fields = ["public_id", "host", "watch__app__name", "watch__repository__owner", "watch__repository__name"]
     search_help_text = "Id, host, app or repository"
     linked_by = {"watch__id__exact"}
@@ -85,6 +85,10 @@ class HookAdmin(ConsoleAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("repositories.add_hook")
+
+    @admin.display(description="Hook", ordering="public_id")
+    def title(self, hook: Hook) -> str:
+        return hook.public_id
 
     @admin.display(description="For")
     def concerns(self, hook: Hook) -> SafeString | str:

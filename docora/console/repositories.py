@@ -165,7 +165,7 @@ class RepositoryAdmin(ConsoleAdmin):
                 format_html("{}, measured {}", size(measured.size), ago(measured.at)) if measured else NOTHING,
             ),
             ("Last look", ago(repository.last_checked_at)),
-            ("Next look", due(repository.next_check_at)),
+            ("Next look", due(circuit.next_probe(repository) or repository.next_check_at)),
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__repository__id__exact=repository.pk)),
             ("Repository id", code(repository.public_id)),
             ("Visibility", "private" if repository.is_private else "public"),

@@ -33,7 +33,7 @@ else:
 
 @admin.register(User)
 class UserAdmin(_UserAdmin):
-    list_display = ["username", "email", "roles", "is_active", "is_superuser", "last_login"]
+    list_display = ["username", "email", "roles", "is_active", "is_superuser", "signed_in"]
     list_filter = ["is_superuser", "is_active", "groups"]
 
     def get_queryset(self, request: HttpRequest) -> Any:
@@ -42,6 +42,10 @@ class UserAdmin(_UserAdmin):
     @admin.display(description="Roles")
     def roles(self, user: User) -> str:
         return ", ".join(group.name for group in user.groups.all()) or NOTHING
+
+    @admin.display(description="Last login", ordering="last_login")
+    def signed_in(self, user: User) -> object:
+        return ago(user.last_login)
 
 
 @admin.register(Group)

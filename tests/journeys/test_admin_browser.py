@@ -32,6 +32,11 @@ PAGES = [
     "admin/repositories/repository/1/change/",
     "admin/repositories/watch/",
     "admin/repositories/watch/1/change/",
+    "admin/repositories/hook/",
+    "admin/repositories/hook/1/change/",
+    "admin/repositories/hook/add/",
+    "admin/repositories/githubgrant/",
+    "admin/repositories/githubgrant/add/",
     "admin/snapshots/snapshot/",
     "admin/snapshots/snapshot/1/change/",
     "admin/snapshots/delivery/",
@@ -122,6 +127,11 @@ def watch(service: Service, token: str, url: str, github_token: str = "") -> str
 CLIPPED = """() => [...document.querySelectorAll("#result_list td, #result_list th, .dc td, .dc dd, .dc p, .dc-crumb")]
     .filter(box => box.offsetParent && box.scrollWidth > box.clientWidth + 1)
     .map(box => box.textContent.trim())"""
+# The name of a value in a list, squeezed until its words break.
+SQUEEZED = """() => [...document.querySelectorAll("#result_list tbody td, #result_list tbody th")]
+    .map(box => [box, getComputedStyle(box, "::before")])
+    .filter(([box, name]) => box.offsetParent && name.content !== "none" && name.flexShrink !== "0")
+    .map(([box, name]) => name.content)"""
 UNNAMED = """() => [...document.querySelectorAll("button, a[href]")]
     .filter(one => one.offsetParent && !one.getAttribute("aria-label") && !one.title)
     .filter(one => { const copy = one.cloneNode(true);
@@ -138,6 +148,7 @@ def assert_every_page_fits_a_phone(page: Page, service: Service) -> None:
         page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
         assert page.evaluate(CLIPPED) == [], path
+        assert page.evaluate(SQUEEZED) == [], path
         assert page.evaluate(UNNAMED) == [], path
         assert page.locator("main").count() == 1, path
         assert page.locator(".material-symbols-outlined:not([aria-hidden=true])").count() == 0, path
@@ -184,6 +195,7 @@ def test_an_operators_day(page: Page, hasty: Service, git_host: GitHost) -> None
         expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
         wait_until(lambda: receiver.files_of(repository_id) == handbook.files(), "the change arrives")
 
+        hasty.manage("host_hook", git_host.address)
         assert_every_page_fits_a_phone(page, hasty)
         assert open_one_page_of_each_kind(page, hasty) > 30
         page.goto(f"{hasty.url}/admin/")

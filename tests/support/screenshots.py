@@ -127,7 +127,8 @@ def main() -> None:
         sys.exit("No Chromium is installed.")
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    with Service() as service, open_browser(chromium) as browser:
+    # It ticks once: nothing that is made up is looked at, and fails, while pictures are taken.
+    with Service(SCAN_INTERVAL="86400") as service, open_browser(chromium) as browser:
         service.manage("shell", "-c", POPULATE)
         service.manage("shell", "-c", MORE)
         page = browser.new_context(viewport=DESKTOP).new_page()
