@@ -128,8 +128,9 @@ def run(run_id: str) -> None:
                 progress.verb.run(rows)
         except DocoraError as error:
             connection.hincrby(_key(run_id), "failed", len(keys))
-            facts = {"last_error": str(error), "last_failed": rows[0].pk if len(rows) == 1 else ""}
-            connection.hset(_key(run_id), mapping=facts)  # type: ignore[arg-type]
+            # Of a batch it is not known which row it was.
+            facts: dict[Any, Any] = {"last_error": str(error), "last_failed": rows[0].pk if len(rows) == 1 else ""}
+            connection.hset(_key(run_id), mapping=facts)
         connection.ltrim(_left_key(run_id), len(keys), -1)
 
 
