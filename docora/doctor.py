@@ -270,7 +270,7 @@ def _git_host(address: str, name: str) -> Iterator[Finding]:
     url = RemoteUrl.parse(f"{'http' if is_plain else 'https'}://{address}/owner/name")
     unwell = _error if is_used or is_plain else _warning
     try:
-        expires = _dial(url, plain=is_plain)
+        expires = _dial(url, is_plain=is_plain)
     except (DocoraError, OSError) as error:
         says = str(error) if isinstance(error, DocoraError) else outgoing.explain(error, address)[0]
         yield unwell(name, says, "See its name, DOCORA_TRUSTED_NETWORKS, DOCORA_HTTP_PROXY, DOCORA_GIT_CA_FILE.")
@@ -281,9 +281,9 @@ def _git_host(address: str, name: str) -> Iterator[Finding]:
         yield _expiry(name, "it answers; its certificate", expires, remedy="Its operator must renew it.")
 
 
-def _dial(url: RemoteUrl, *, plain: bool) -> datetime | None:
+def _dial(url: RemoteUrl, *, is_plain: bool) -> datetime | None:
     """The end of the certificate of a host that answers over TLS."""
-    if plain:
+    if is_plain:
         _connect(url).close()
         return None
     trusted = ssl.create_default_context(cafile=settings.GIT_CA_FILE)

@@ -91,15 +91,14 @@ class TestABodyIsShownAsItWasSent:
 
     def test_of_every_attempt(self, page: Page, hasty: Service, git_host: GitHost) -> None:
         remote = git_host.create("acme/handbook")
-        remote.commit(
-            {
-                "large.bin": os.urandom(6000),
-                "large.txt": "Grüße, <b>\u2028</b>\r\n" * 400,
-                "small.bin": os.urandom(500),
-                "small.txt": "\n\n  déjà vu </pre>&amp;\t\r\n",
-                "gone.md": "soon\n",
-            }
-        )
+        files: dict[str, str | bytes] = {
+            "large.bin": os.urandom(6000),
+            "large.txt": "Grüße, <b>\u2028</b>\r\n" * 400,
+            "small.bin": os.urandom(500),
+            "small.txt": "\n\n  déjà vu </pre>&amp;\t\r\n",
+            "gone.md": "soon\n",
+        }
+        remote.commit(files)
         with Receiver(webhook_key=KEY) as receiver:
             repository_id = watch(hasty, onboard(page, hasty, receiver), remote.url)
             wait_until(lambda: receiver.files_of(repository_id) == remote.files(), "the files arrive")
