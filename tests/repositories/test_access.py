@@ -8,7 +8,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
-from docora.demo.receiver import Receiver
+from docora.demo.receiver import ReceivedRequest, Receiver
 from repositories import access, accounts, messages, watches
 from repositories.base import queue
 from repositories.errors import AccessDenied
@@ -19,6 +19,7 @@ from snapshots import schedule
 from snapshots.delivery import completion, notices, redelivery, tell
 from snapshots.look import take_snapshot
 from snapshots.models import Completion, Snapshot
+from tests.support.beside import beside
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,6 +99,40 @@ def test_a_token_that_is_accepted_again_is_noticed_although_another_one_reads_th
     )
     look(watch, work)
     assert (watch.status, watch.access_denied_at, watch.last_error) == (WatchStatus.SYNCED, None, "")
+
+
+def test_a_refused_token_is_blamed_alone_although_it_is_asked_first(
+    watch: Watch, bob_app: App, bob: Receiver, git_host: GitHost, secret: HostedRepository, work: Work
+) -> None:
+    watches.watch(bob_app, secret.url, token="bob")
+    work()
+    git_host.revoke(secret, "alice")
+    Watch.objects.filter(pk=watch.pk).update(access_proven_at=timezone.now() + timedelta(minutes=1))
+    secret.commit({"a.md": "2"})
+    look(watch, work)
+    assert watch.access_denied_at
+    other = Watch.objects.get(app=bob_app)
+    assert (other.access_denied_at, other.synced_commit) == (None, secret.tip())
+    assert {request.event for request in bob.requests} == {"create", "update"}
+
+
+def test_a_run_under_way_stops_when_its_proof_is_forgotten(
+    alice_app: App, alice: Receiver, git_host: GitHost, secret: HostedRepository, work: Work
+) -> None:
+    App.objects.update(max_in_flight=1)
+    secret.commit({f"{number}.md": "x" for number in range(5)})
+    watch = watches.watch(alice_app, secret.url, token="alice")
+
+    def revoke(_: ReceivedRequest) -> None:
+        alice.on_request = lambda _: None
+        git_host.revoke(secret, "alice")
+        beside(lambda: access.forget_proofs(Watch.objects.all()))
+
+    alice.on_request = revoke
+    work()
+    assert [request.event for request in alice.requests] == ["create", "sync_failed"]
+    watch.refresh_from_db()
+    assert watch.access_denied_at
 
 
 def test_a_refusal_of_the_token_before_does_not_count(

@@ -9,6 +9,7 @@ from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import accounts, watches
 from repositories.base import queue
+from repositories.git import clones
 from repositories.models import Repository, Watch
 from snapshots import schedule
 from snapshots.delivery.payloads import iso
@@ -74,6 +75,22 @@ def test_a_notice_without_a_change_does_not_date_the_next_one(
     noticed_at = newest().noticed_at
     assert noticed_at
     assert timezone.now() - noticed_at < A_WHILE / 2
+
+
+def test_a_notice_that_comes_during_a_look_is_not_answered_by_it(
+    watch: Watch, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of the next commit. The notice before it was answered by another look meanwhile."""
+    Repository.objects.update(noticed_at=timezone.now() - A_WHILE)
+    newer, ask = timezone.now(), clones.look
+
+    def ask_and_be_noticed(remote: clones.Remote, ref: str) -> clones.Tip | None:
+        Repository.objects.update(noticed_at=newer)
+        return ask(remote, ref)
+
+    monkeypatch.setattr(clones, "look", ask_and_be_noticed)
+    look()
+    assert Repository.objects.get().noticed_at == newer
 
 
 def test_a_host_that_does_not_answer_is_no_change(watch: Watch, git_host: GitHost) -> None:

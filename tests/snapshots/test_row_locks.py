@@ -1,6 +1,7 @@
 """Rows that are locked before something is written by what they say: nobody else changes them in between."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +13,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from docora.demo.githost import HostedRepository
-from repositories import watches
+from repositories import access, timing, watches
 from repositories.models import App, Repository, Watch
 from snapshots import history
 from snapshots.delivery import redelivery, tell
@@ -101,3 +102,41 @@ def test_a_row_is_locked_before(
         act(watch)
     assert found
     assert all(found)
+
+
+@contextmanager
+def locked_elsewhere(rows: QuerySet[Any]) -> Iterator[None]:
+    """By another process, while this one waits for nobody."""
+    is_locked, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            assert list(rows.select_for_update())
+            is_locked.set()
+            is_over.wait(60)
+
+    holder = threading.Thread(target=beside, args=(hold,))
+    holder.start()
+    assert is_locked.wait(60)
+    connection.cursor().execute("SET lock_timeout = '100ms'")
+    try:
+        yield
+    finally:
+        connection.cursor().execute("SET lock_timeout = 0")
+        is_over.set()
+        holder.join()
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite locks no rows")
+def test_what_writes_many_rows_leaves_out_those_that_are_locked(watch: Watch) -> None:
+    long_ago = timezone.now() - timedelta(days=1)
+    Repository.objects.update(next_check_at=long_ago)
+    Watch.objects.update(access_proven_at=long_ago)
+    repository, proven = Repository.objects.get(), Watch.objects.get()
+    with locked_elsewhere(Repository.objects.all()):
+        assert timing.claim_due_looks(timezone.now(), 10) == []
+        timing.plan_claimed_looks({repository: timezone.now()})
+    assert Repository.objects.get().next_check_at == long_ago
+    with locked_elsewhere(Watch.objects.all()):
+        access.note_proofs([proven], at=timezone.now())
+    assert Watch.objects.get().access_proven_at == long_ago

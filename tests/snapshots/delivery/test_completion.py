@@ -251,6 +251,12 @@ def test_a_worker_that_dies_before_it_is_sent_loses_nothing(
     assert len(told(alice)) == 1
 
 
+def test_two_runs_that_end_with_the_same_commit_complete_it_once(watch: Watch) -> None:
+    snapshot = Snapshot.objects.get()
+    assert completion.record(Watch.objects.get(pk=watch.pk), snapshot) is None
+    assert Completion.objects.count() == 1
+
+
 def test_it_waits_while_its_app_rests(watch: Watch, alice_app: App, alice: Receiver) -> None:
     Completion.objects.update(pending=True)
     alice.requests.clear()

@@ -383,6 +383,33 @@ def test_unwatching_in_the_middle_stops_at_once_and_leaves_no_rows(
         assert not model._default_manager.exists()
 
 
+def test_disabling_an_app_in_the_middle_stops_at_once(
+    alice_app: App, alice: Receiver, many: HostedRepository, work: Work
+) -> None:
+    App.objects.update(max_in_flight=1)
+    watches.watch(alice_app, many.url)
+    alice.on_request = lambda request: _after(alice, 10, lambda: accounts.disable_app(alice_app, "for a test"))
+    work()
+    assert len(alice.requests) <= 12
+
+
+def test_other_options_take_back_what_is_not_sent_yet(
+    alice_app: App, alice: Receiver, many: HostedRepository, work: Work
+) -> None:
+    """Ten messages are ready, of which two are under way: the others are not sent any more."""
+    App.objects.update(max_in_flight=2)
+    watch = watches.watch(alice_app, many.url)
+    exclude = {"exclude": ("*.md",)}
+    alice.on_request = lambda request: _after(
+        alice, 2, lambda: watches.change_options(alice_app, watch.repository.public_id, **exclude)
+    )
+    with alice.faults.put(ReceiverFault(events=("create",), delay=0.5)):
+        work()
+    assert len([request for request in alice.requests if request.event == "create"]) < 10
+    assert alice.files_of(watch.repository.public_id) == {}
+    assert alice.problems == []
+
+
 def test_a_watch_that_is_renewed_in_the_middle_delivers_everything(
     alice_app: App, alice: Receiver, many: HostedRepository, work: Work
 ) -> None:
@@ -494,8 +521,9 @@ def test_retry_of_a_delivery_neither_fetches_nor_asks(
     assert (git_host.count(remote, "fetch"), git_host.count(remote, "ls-refs")) == asked
 
 
+@pytest.mark.parametrize("what", ["a resync", "other options"])
 def test_what_is_asked_for_at_the_very_end_of_a_run_is_not_taken_for_told(
-    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     alice.mirror.repeats_are_allowed = True
     watch = watches.watch(alice_app, remote.url)
@@ -505,7 +533,10 @@ def test_what_is_asked_for_at_the_very_end_of_a_run_is_not_taken_for_told(
     def tell_all_and_ask(run: Run) -> Told:
         monkeypatch.setattr(Run, "tell_all", tell_all)
         told = tell_all(run)
-        redelivery.resync(watch)
+        if what == "a resync":
+            redelivery.resync(watch)
+        else:
+            watches.change_options(alice_app, watch.repository.public_id, exclude=("*.png",))
         return told
 
     monkeypatch.setattr(Run, "tell_all", tell_all_and_ask)
@@ -513,7 +544,10 @@ def test_what_is_asked_for_at_the_very_end_of_a_run_is_not_taken_for_told(
     watch.refresh_from_db()
     assert (watch.status, watch.synced_sequence) == (WatchStatus.PENDING, 0)
     work()
-    assert len(alice.requests) == 2 * len(remote.files())
+    if what == "a resync":
+        assert len(alice.requests) == 2 * len(remote.files())
+    else:
+        assert (alice.requests[-1].event, alice.requests[-1].path) == ("delete", "logo.png")
 
 
 def test_an_app_that_is_disabled_while_its_run_waits_to_begin_is_told_nothing(

@@ -10,12 +10,12 @@ from pytest_django import Settings
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import accounts, watches
+from repositories import accounts, timing, watches
 from repositories.models import App, Repository, Watch
 from snapshots import look as snapshots
 from snapshots.delivery import notices
 from snapshots.delivery.webhooks import Answer, Message
-from snapshots.models import Delivery
+from snapshots.models import Delivery, Snapshot
 from tests.support.api import Api
 from tests.support.worker import Work
 
@@ -242,3 +242,36 @@ def test_no_app_gets_to_read_gits_own_words(
                 "message": "The repository could not be read: its host cannot be reached or does not answer.",
             }
             Watch.objects.update(last_error_code="", last_error="")
+
+
+def test_a_notice_names_the_branch_of_the_snapshot_that_the_app_has(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    """The newest one may be what only the token of another app can read."""
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Snapshot.objects.create(
+        repository=watch.repository, sequence=2, commit_sha="2" * 40, branch="takeover-of-initech", files=0, bytes=0
+    )
+    Repository.objects.update(sequence=2, circuit_open_until="2100-01-01T00:00:00Z")
+    notices.announce_failure(watch.repository_id)
+    work()
+    assert alice.requests[-1].event == "sync_failed"
+    assert alice.requests[-1].payload["ref_name"] == "main"
+
+
+def test_a_notice_that_is_answered_with_a_pause_makes_the_app_rest_and_waits_for_its_end(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    alice.requests.clear()
+    with alice.faults.put(ReceiverFault(status=429, headers={"Retry-After": "1000"})):
+        notices.send(notices.Kind.FAILURE, watch.pk, attempt=1)
+    alice_app.refresh_from_db()
+    assert timing.seconds_of_rest(alice_app) > 900
+    pause = notices.send(notices.Kind.FAILURE, watch.pk, attempt=2)
+    assert pause
+    assert pause > 900
+    assert len(alice.requests) == 1
