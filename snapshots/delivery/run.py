@@ -39,6 +39,8 @@ log = logging.getLogger("docora.delivery")
 _PULSE = 0.25
 _BYTES_UNDER_WAY = 16 << 20
 _BATCH = 128
+# A commit costs the database nearly the same, however many answers are in it.
+_ANSWERS_IN_A_COMMIT = 128
 # After so many refusals that may be about the file, and no acceptance, the endpoint itself is taken to be at fault.
 _SUSPICIOUS = 20
 # 4xx answers that are about the endpoint or the moment. Every other 4xx is about the one file.
@@ -117,7 +119,7 @@ class _Window:
 
     @property
     def batch(self) -> int:
-        return 1 if self.lanes == 1 else max(128, 4 * self.lanes)
+        return 1 if self.lanes == 1 else max(_ANSWERS_IN_A_COMMIT, 4 * self.lanes)
 
     @property
     def size(self) -> int:

@@ -234,9 +234,10 @@ def test_creates_begin_when_every_delete_is_answered(
 def test_a_killed_worker_repeats_no_more_than_what_was_under_way(
     alice_app: App, alice: Receiver, many: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was sent and is not written down yet: at most five messages for each request that may be open."""
+    """What was sent and is not written down yet: the answers of one commit, and the requests that may be open."""
     App.objects.update(max_in_flight=2)
     monkeypatch.setattr(runs, "_PULSE", 60.0)
+    monkeypatch.setattr(runs, "_ANSWERS_IN_A_COMMIT", 8)
     under_way: list[int] = []
 
     def count(_: ReceivedRequest) -> None:
