@@ -226,12 +226,13 @@ def _is_refused(refused: _Told | None, sha256: bytes) -> bool:
 
 
 def _matters(refused: _Told | None, had: _Told | None, version: _Version | None) -> bool:
-    """A refused content while it is the file's and not what the app has; a refused delete while the file is gone."""
+    """A refused content while it is the file's, unless the app has it and nobody asked for it again; a refused delete
+    while the file is gone."""
     if refused is None:
         return False
     if version is None:
         return had is not None and had.sha256 == refused.sha256
-    return version.sha256 == refused.sha256 and (had is None or had.sha256 != refused.sha256)
+    return version.sha256 == refused.sha256 and (had is None or bool(had.again) or had.sha256 != refused.sha256)
 
 
 def paths_of(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:
