@@ -21,7 +21,7 @@ KILLS = 50
 # Few, because a worker that dies again is started again after a growing pause.
 KILLS_OF_WORKERS = {10, 30}
 # max_in_flight 8: eight requests, and four answers for each of them, may be on their way to the database.
-UNDER_WAY = 40
+UNDER_WAY = 136
 
 
 def test_five_hanging_receivers_do_not_hold_up_a_healthy_one(tmp_path: Path) -> None:
