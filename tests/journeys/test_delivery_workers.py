@@ -20,7 +20,7 @@ KEY = "a-key-of-sixteen-characters-or-more"
 KILLS = 50
 # Few, because a worker that dies again is started again after a growing pause.
 KILLS_OF_WORKERS = {10, 30}
-# max_in_flight 8: eight requests, and four answers for each of them, may be on their way to the database.
+# max_in_flight 8: eight requests, and 128 answers on their way to the database.
 UNDER_WAY = 136
 
 
