@@ -137,15 +137,15 @@ def test_a_delivery_under_way_goes_on_at_the_new_base_url(
     App.objects.update(max_in_flight=lanes)
     bob.webhook_keys, bob.app_id = alice.webhook_keys, alice.app_id
     many = git_host.create("acme/many")
-    many.commit({f"file-{number:03}.md": f"{number}\n" for number in range(80)})
+    many.commit({f"file-{number:03}.md": f"{number}\n" for number in range(300)})
     watches.watch(App.objects.get(), many.url)
     alice.on_request = once(lambda: accounts.change_base_url(alice_app, bob.url), path="file-007.md")
     work()
     first, second = ([request.path for request in receiver.requests] for receiver in (alice, bob))
-    assert (len(first) + len(second), len({*first, *second})) == (80, 80)
+    assert (len(first) + len(second), len({*first, *second})) == (300, 300)
     assert second
     assert alice.problems == bob.problems == []
-    assert (Watch.objects.get().status, Watch.objects.get().files) == (WatchStatus.SYNCED, 80)
+    assert (Watch.objects.get().status, Watch.objects.get().files) == (WatchStatus.SYNCED, 300)
 
 
 def once(act: Callable[[], object], *, path: str) -> Callable[[ReceivedRequest], None]:

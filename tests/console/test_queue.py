@@ -105,7 +105,7 @@ def break_down(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("the disk is on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr("snapshots.look.take_snapshot", explode)
+        patch.setattr("snapshots.hinted.take_snapshot", explode)
         job = jobs.fetch(queue.named(queue.SNAPSHOTS).job_ids[0])
         assert job
         job.retries_left = 0
