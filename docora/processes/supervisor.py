@@ -1,6 +1,6 @@
 """Runs all of Docora on one host: embedded Valkey, web, workers and scheduler.
 
-- All children are forks of the supervisor, which has imported what they need: they share that memory.
+- All children are forks of the supervisor, which has imported what they have in common: they share that memory.
 - A child that dies is started again after a pause that grows from 1 s to 60 s.
 - A stop ends the scheduler and the web first, then the workers, whose jobs get some seconds to finish and are
   put back on their queues otherwise, and Valkey last. Nothing is left running.
@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 
 import redis
-from django.core.management import call_command
 from django.db import connections
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rq import Queue, Worker
 
 from docora.env import WEB_THREADS
-from docora.processes import interrupted, leftovers, valkey, web
+from docora.processes import interrupted, leftovers, valkey, warm_up, web
 from docora.processes.children import Child
 from docora.processes.preflight import StartError
+from docora.processes.prepared import PreparedCommand
 from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
@@ -72,9 +72,11 @@ class Supervisor:
         self._requests_seen = 0
         self._store = self._make_store(plan.embedded_socket) if plan.embedded_socket else None
         self._web = self._make_child("web", self._serve_web, keeps_listener=True)
-        self._scheduler = self._make_child("scheduler", lambda _mark: call_command("scheduler", skip_checks=True))
+        scheduler = PreparedCommand("scheduler")
+        self._scheduler = self._make_child("scheduler", lambda _mark: scheduler.run())
+        # One queue each: RQ puts back what a killed worker had taken but not begun only if it serves a single queue.
         self._workers = [
-            self._make_child(f"{queue}-{index}", partial(_work_on, queue))
+            self._make_child(f"{queue}-{index}", partial(_work, PreparedCommand("rqworker", queue, "--only")))
             for queue, number in plan.workers.items()
             for index in range(1, number + 1)
         ]
@@ -248,6 +250,7 @@ class Supervisor:
             self._listener.close()
 
     def _serve_web(self, _mark: str) -> None:
+        warm_up.for_web()
         web.serve(
             self._listener.fileno(),
             processes=self._plan.web_processes,
@@ -256,6 +259,5 @@ class Supervisor:
         )
 
 
-def _work_on(queue: str, mark: str) -> None:
-    # One queue each: RQ puts back what a killed worker had taken but not begun only if it serves a single queue.
-    call_command("rqworker", queue, only=True, name=mark, skip_checks=True)
+def _work(command: PreparedCommand, mark: str) -> None:
+    command.run(name=mark)

@@ -4,6 +4,7 @@ import gc
 from importlib import import_module
 
 from django.apps import apps
+from django.db import connections
 from django.urls import reverse
 
 # The jobs, and what Django and Python put off importing until they need it.
@@ -21,14 +22,27 @@ def for_jobs() -> None:
         import_module(module)
 
 
-def for_all() -> None:
+def for_children() -> None:
+    """What the workers, the scheduler and the web have in common. Every work horse has all of it in its memory, so the
+    web imports its own part itself."""
     for_jobs()
-    for module in (*_WEB, *_COMMANDS):
+    for module in _COMMANDS:
         import_module(module)
-    reverse("admin:index")  # reads all URLs, and so imports all views
     for model in apps.get_models():
         # Written, not run: Django remembers what it finds out about a model at the first query, 2 MB in each fork.
         model._default_manager.filter(pk=0).query.sql_with_params()
+    _keep_shared()
+
+
+def for_web() -> None:
+    for module in _WEB:
+        import_module(module)
+    reverse("admin:index")  # reads all URLs, and so imports all views
+    connections.close_all()  # the application has looked at the encryption keys
+    _keep_shared()
+
+
+def _keep_shared() -> None:
     # A later collection would write to every object that it visits, and so copy the page in each fork.
     gc.collect()
     gc.freeze()

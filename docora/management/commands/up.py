@@ -18,7 +18,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 import docora
 from docora import env
-from docora.processes import leftovers, preflight, warm_up
+from docora.processes import forked, leftovers, preflight, warm_up
 from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
@@ -62,7 +62,7 @@ class Command(BaseCommand):
             self._migrate()
             preflight.check_keys()
             self._say(f"  starting {_processes(plan)}")
-            warm_up.for_all()
+            warm_up.for_children()
             supervisor = Supervisor(plan, listener, stop, lambda line: self._say(self.style.WARNING(line)))
             try:
                 supervisor.start(earlier_run=earlier_run)
@@ -76,6 +76,11 @@ class Command(BaseCommand):
             self._say("Stopped: nothing is left running.")
 
     def _migrate(self) -> None:
+        if error := forked.outcome_of(self._migrate_here):
+            raise StartError(f"the database cannot be migrated: {error}")
+
+    def _migrate_here(self) -> str:
+        """In a process that ends: what Django keeps of all migrations would else be in the memory of every child."""
         try:
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -83,9 +88,8 @@ class Command(BaseCommand):
                 self._say(f"  bringing the database up to date: {plural(len(missing), 'migration')}")
                 call_command("migrate", interactive=False, verbosity=0)
         except DatabaseError as error:
-            raise StartError(f"the database cannot be migrated: {one_line(error)}") from None
-        finally:
-            connections.close_all()
+            return one_line(error)
+        return ""
 
     def _tell_where_things_are(self, plan: Plan) -> None:
         place = self.style.MIGRATE_LABEL

@@ -1,0 +1,72 @@
+"""What the processes have in memory: each has what it needs, and no more."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import redis
+from rq.serializers import JSONSerializer
+
+from docora.processes import forked
+from docora.processes.worker import Worker
+from repositories.base import queue as queues
+from tests.support.service import wait_until
+
+OF_THE_WEB = ("docora.urls", "docora.wsgi", "docora.api.app", "docora.console.site", "ninja", "pydantic")
+
+
+def test_a_fork_gives_its_outcome_and_keeps_what_it_imported() -> None:
+    def work() -> str:
+        import this  # noqa: F401
+
+        return f"{'this' in sys.modules} in {os.getpid()}"
+
+    outcome = forked.outcome_of(work)
+    assert outcome.startswith("True in ")
+    assert outcome != f"True in {os.getpid()}"
+    assert "this" not in sys.modules
+
+
+def test_a_fork_that_is_killed_tells_so() -> None:
+    def die() -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+    assert forked.outcome_of(die) == "its process ended with status -9"
+
+
+def test_what_the_supervisor_forks_has_nothing_of_the_web_and_no_migrations() -> None:
+    script = (
+        "import django, sys; django.setup();"
+        "from docora.management.commands import up;"
+        "from docora.processes import warm_up; warm_up.for_children();"
+        "print(*sys.modules)"
+    )
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "docora.settings"}
+    output = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    loaded = output.split()
+    assert "snapshots.delivery.run" in loaded
+    assert [name for name in loaded if name in OF_THE_WEB or ".migrations.0" in name] == []
+
+
+@pytest.mark.slow
+def test_one_process_queues_what_is_due_later_for_all_queues(valkey: redis.Redis) -> None:
+    first, second = (Worker([name], connection=valkey, serializer=JSONSerializer) for name in ("urgent", "deliveries"))
+    try:
+        for worker in (first, second):
+            worker._start_scheduler()
+        assert first.scheduler
+        assert first.scheduler.acquired_locks == set(queues.ALL)
+        assert second.scheduler
+        assert second.scheduler._process is None
+    finally:
+        first.stop_scheduler()  # type: ignore[no-untyped-call]
+    wait_until(lambda: not valkey.exists("rq:scheduler-lock:urgent"), "the locks are released")
+    second.run_maintenance_tasks()
+    second.run_maintenance_tasks()
+    assert second.scheduler.acquired_locks == set(queues.ALL)
+    second.stop_scheduler()  # type: ignore[no-untyped-call]
