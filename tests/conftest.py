@@ -10,7 +10,8 @@ from pathlib import Path
 import fakeredis
 import pytest
 import redis
-from pytest_django import Settings
+from django.test import TransactionTestCase
+from pytest_django import DjangoDbBlocker, Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
@@ -21,6 +22,7 @@ from repositories.base import counters, queue
 from repositories.models import App, Watch
 from tests.support.api import Api
 from tests.support.browser import find_chromium
+from tests.support.clean_database import Cleaner
 from tests.support.hostile_host import HostileHost, hostile_host
 from tests.support.worker import Work, run_jobs
 
@@ -64,6 +66,15 @@ def _touches_the_database(item: pytest.Item) -> bool:
         return False
     fixtures = set(getattr(item, "fixturenames", ()))
     return item.get_closest_marker("django_db") is not None or bool(fixtures & _DATABASE_FIXTURES)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The database with its tables, and a quick way to empty it after a test that commits."""
+    with django_db_blocker.unblock(), pytest.MonkeyPatch.context() as patched:
+        cleaner = Cleaner()
+        patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _: cleaner.clean())
+        yield
 
 
 @pytest.fixture

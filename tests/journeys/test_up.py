@@ -126,7 +126,8 @@ def running() -> Iterator[Service]:
 
 
 def test_it_serves_and_says_where_things_are(service: Service) -> None:
-    service.start()
+    service.start_as_it_is()
+    assert "bringing the database up to date" in service.output
     assert get(service, "/health")["status"] == "ok"
     for place in (f"{service.url}/admin/", f"{service.url}/api/v1/docs", f"{service.url}/health", "/logs", "Ctrl-C"):
         assert place in service.output

@@ -44,3 +44,14 @@ def create_database(server_url: str, name: str) -> str:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
     return server_url.rsplit("/", 1)[0] + f"/{name}"
+
+
+def copy_database(url: str, other_url: str) -> None:
+    """Make the second, which is thrown away, anew as a copy of the first."""
+    server_url, name = url.rsplit("/", 1)
+    other = psycopg.sql.Identifier(other_url.rsplit("/", 1)[1])
+    with psycopg.connect(f"{server_url}/postgres", autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("DROP DATABASE {}").format(other))
+        connection.execute(
+            psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(other, psycopg.sql.Identifier(name))
+        )
