@@ -80,6 +80,7 @@ def test_a_place_in_a_forgotten_snapshot_is_gone(
     assert (answer.status_code, answer.json()["code"]) == (410, "cursor-expired")
 
 
+@pytest.mark.any_database
 def test_the_content_comes_as_an_attachment_with_its_sha_as_etag(
     alice_api: Api, watched: str, remote: HostedRepository
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_content_comes_as_an_attachment_with_its_sha_as_etag(
     assert alice_api.get(f"{watched}/files/not/there").status_code == 404
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     ("asked", "status", "start", "stop"),
     [
@@ -118,12 +120,14 @@ def test_a_range_is_cut_out_of_the_content(
     assert answer.get("Content-Range") == (f"bytes {start}-{stop - 1}/11" if status == 206 else None)
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("asked", ["bytes=11-", "bytes=-0", f"bytes={9 * 10**17}-"])
 def test_a_range_beyond_the_end_is_416(alice_api: Api, watched: str, asked: str) -> None:
     answer = alice_api.get(f"{watched}/files/README.md", Range=asked)
     assert (answer.status_code, answer["Content-Range"]) == (416, "bytes */11")
 
 
+@pytest.mark.any_database
 def test_what_the_client_has_already_is_not_sent_again(alice_api: Api, watched: str) -> None:
     etag = f'"{sha256(b"# Handbook" + bytes([10]))}"'
     path = f"{watched}/files/README.md"
@@ -133,6 +137,7 @@ def test_what_the_client_has_already_is_not_sent_again(alice_api: Api, watched: 
     assert alice_api.get(path, **{"If-Range": '"other"', "Range": "bytes=0-1"}).status_code == 200
 
 
+@pytest.mark.any_database
 def test_a_large_file_is_streamed_from_its_middle(
     alice_api: Api, watched: str, remote: HostedRepository, work: Work
 ) -> None:

@@ -229,6 +229,7 @@ def test_other_options_end_the_cursors_of_the_feed(handbook: str, alice_api: Api
     assert (answer.status_code, answer.json()["code"]) == (410, "cursor-expired")
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     "body", [{"include": ["/absolute"]}, {"max_file_size": 0}, {"branch": "next"}, {"github_token": "x"}, []]
 )

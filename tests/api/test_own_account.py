@@ -73,6 +73,7 @@ def test_a_loop_of_rotations_locks_nobody_out(old: str) -> None:
     assert accepted(accounts.rotate_bearer_token(app)) == [True]
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("overlap", [-1, 31 * 86_400, "long"])
 def test_an_overlap_that_cannot_be_is_422(old: str, overlap: Any) -> None:
     assert rotate(old, overlap_seconds=overlap)["code"] == "malformed"
@@ -101,6 +102,7 @@ def test_only_an_app_that_is_allowed_to_changes_its_base_url(alice_api: Api, bob
     assert (answer.status_code, answer.json()["base_url"]) == (200, bob.url)
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     ("base_url", "code"),
     [

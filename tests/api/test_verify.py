@@ -149,6 +149,7 @@ def test_a_path_that_is_not_utf8_is_named_by_its_bytes(
     assert ask(api, watch, {"files": [*known, given]}).json()["equal"] is True
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     "body",
     [
@@ -184,6 +185,7 @@ def test_a_list_may_be_long_but_has_a_limit(
     assert ask(api, watch, {"files": files}).status_code == 413
 
 
+@pytest.mark.any_database
 def test_one_long_list_at_a_time(api: Api, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [{"path": f"docs/{number:05}.md", "sha": "0" * 64} for number in range(1000)]
     with verify._one_list:

@@ -44,6 +44,7 @@ def test_a_repository_that_only_a_token_can_read_is_private(alice_api: Api, git_
     assert alice_api.watch(private.url, "ghp_alice").json()["is_private"] is True
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("token", ["", "docora_wrong"])
 def test_without_a_valid_token_every_call_is_401(token: str) -> None:
     for method, path in [
@@ -151,6 +152,7 @@ def test_the_bearer_token_is_found_with_one_query_however_many_apps(
         assert alice_api.call("POST", "/api/repositories", {}).status_code == 422
 
 
+@pytest.mark.any_database
 def test_the_documentation_is_served_from_here(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
     assert "cdn" not in page
@@ -160,6 +162,7 @@ def test_the_documentation_is_served_from_here(client: Client) -> None:
     assert all(finders.find(asset.removeprefix("/static/")) for asset in assets)
 
 
+@pytest.mark.any_database
 def test_both_mounts_describe_themselves(client: Client) -> None:
     for mount in ("/api/", "/api/v1/"):
         document = client.get(f"{mount}openapi.json").json()
@@ -174,6 +177,7 @@ def test_the_versioned_mount_answers_alike(alice_api: Api, remote: HostedReposit
     assert alice_api.get(f"/api/v1/{path}").json() == alice_api.get(f"/api/{path}").json()
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -195,6 +199,7 @@ def test_whatever_is_not_there_is_a_problem_document(
     assert (status == 405) == ("Allow" in answer)
 
 
+@pytest.mark.any_database
 def test_an_unexpected_error_tells_nothing_of_the_inside(alice_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the password is hunter2")
@@ -205,6 +210,7 @@ def test_an_unexpected_error_tells_nothing_of_the_inside(alice_api: Api, monkeyp
     assert "hunter2" not in answer.content.decode()
 
 
+@pytest.mark.any_database
 def test_a_problem_names_each_wrong_field(alice_api: Api, remote: HostedRepository) -> None:
     answer = alice_api.watch(remote.url, include=["/etc/*", "ok"], max_file_size=0, branch="-x")
     fields = {error["field"]: error["message"] for error in answer.json()["errors"]}
@@ -212,6 +218,7 @@ def test_a_problem_names_each_wrong_field(alice_api: Api, remote: HostedReposito
     assert "below the repository's root" in fields["include.0"]
 
 
+@pytest.mark.any_database
 def test_head_is_get_without_the_body(alice_api: Api) -> None:
     whole, head = alice_api.get("/api/repositories"), alice_api.call("HEAD", "/api/repositories")
     assert (head.status_code, head.content) == (200, b"")
@@ -307,6 +314,7 @@ def test_renewing_with_other_options_starts_over(
     assert alice.files == {made["repository_id"]: remote.files()}
 
 
+@pytest.mark.any_database
 def test_the_documentation_names_every_call_and_every_code(client: Client) -> None:
     text = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text()
     paths = client.get("/api/v1/openapi.json").json()["paths"]

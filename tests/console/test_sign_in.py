@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from repositories.base import connections
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 GUESS = "guess"
 PASSWORD = "correct horse battery staple"

@@ -126,6 +126,7 @@ def test_a_new_watch_has_ids_that_the_lost_one_cannot_have_had(
     assert len(ids(alice)) == len(set(ids(alice))) == 2
 
 
+@pytest.mark.any_database
 def test_what_is_queued_in_a_shared_redis_is_forgotten(
     service: Service, elsewhere: Service, valkey_url: str, tmp_path: Path
 ) -> None:

@@ -157,6 +157,7 @@ def _proportional_memory(process: psutil.Process) -> int:
         return 0
 
 
+@pytest.mark.any_database
 def test_the_password_of_the_first_admin_is_in_its_file_and_in_no_log(service: Service) -> None:
     service.start()
     service.stop()

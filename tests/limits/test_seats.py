@@ -15,7 +15,7 @@ from repositories.errors import Busy, DocoraError, TooManyAtOnce
 from repositories.models import App
 from tests.support.api import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 
 @pytest.fixture

@@ -43,11 +43,13 @@ def scrape(client: Client, settings: Any) -> Scrape:
     return read
 
 
+@pytest.mark.any_database
 def test_there_are_no_metrics_without_a_token_in_the_settings(client: Client) -> None:
     assert client.get("/metrics").status_code == 404
     assert client.get("/metrics", headers={"Authorization": "Bearer "}).status_code == 404
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     "given", ["", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Bearer \xfc"]
 )
@@ -57,6 +59,7 @@ def test_the_wrong_token_is_refused(client: Client, settings: Any, given: str) -
     assert (answer.status_code, answer.content, answer["WWW-Authenticate"]) == (401, b"", "Bearer")
 
 
+@pytest.mark.any_database
 def test_the_token_is_compared_in_constant_time(client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.METRICS_TOKEN = TOKEN
     compared: list[set[bytes]] = []
@@ -70,6 +73,7 @@ def test_the_token_is_compared_in_constant_time(client: Client, settings: Any, m
     assert compared == [{TOKEN.encode()}]
 
 
+@pytest.mark.any_database
 def test_a_prometheus_that_prefers_openmetrics_gets_it(client: Client, scrape: Scrape) -> None:
     accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5", **AS_PROMETHEUS}
     answer = client.get("/metrics", headers=accept)
@@ -167,6 +171,7 @@ def test_a_run_writes_once_however_much_it_sends(
     assert max(written) < 20, "and not one field for each message"
 
 
+@pytest.mark.any_database
 def test_every_field_in_redis_is_one_that_is_shown(
     fake_redis: redis.Redis, watch: Watch, remote: HostedRepository, work: Work
 ) -> None:
@@ -183,6 +188,7 @@ def test_every_field_in_redis_is_one_that_is_shown(
     assert len(shown) < 300, "the number of time series is bounded"
 
 
+@pytest.mark.any_database
 def test_a_redis_that_is_away_costs_the_numbers_and_not_the_run(
     watch: Watch, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +267,7 @@ def test_two_that_ask_at_the_same_time_share_one_reading() -> None:
     assert len(began) <= 2
 
 
+@pytest.mark.any_database
 def test_queues_are_shown_with_their_length_and_the_age_of_the_oldest_job(scrape: Scrape) -> None:
     for number in (1, 2, 3):
         queue.enqueue(
@@ -280,6 +287,7 @@ def test_queues_are_shown_with_their_length_and_the_age_of_the_oldest_job(scrape
         assert then["docora_workers", f"queue={name}", "state=idle"] == 0
 
 
+@pytest.mark.any_database
 def test_living_workers_are_counted_and_dead_ones_are_not(scrape: Scrape, fake_redis: redis.Redis) -> None:
     for name, host in (("one", "a.example"), ("two", "b.example")):
         fake_redis.sadd("rq:workers", f"rq:worker:{name}")
@@ -296,6 +304,7 @@ def test_living_workers_are_counted_and_dead_ones_are_not(scrape: Scrape, fake_r
     assert then["docora_worker_hosts"] == 2
 
 
+@pytest.mark.any_database
 def test_each_host_tells_of_its_disk_and_is_forgotten_with_time(
     scrape: Scrape, fake_redis: redis.Redis, settings: Any, tmp_path: Any
 ) -> None:
@@ -346,6 +355,7 @@ def test_a_count_reads_an_index_alone_and_stops_at_its_bound(watch: Watch) -> No
     assert database_readings.count(database_readings.parked()) == database_readings.MOST
 
 
+@pytest.mark.any_database
 @needs_promtool
 def test_promtool_finds_nothing_to_complain_about(client: Client, scrape: Scrape, watch: Watch) -> None:
     text = client.get("/metrics", headers=AS_PROMETHEUS).text

@@ -33,6 +33,8 @@ from tests.support.hostile_host import Answer as HostAnswer
 from tests.support.hostile_host import HostileHost, Question, hostile_host
 from tests.support.proxy import ForwardProxy, forward_proxy
 
+pytestmark = pytest.mark.any_database
+
 PASSWORD = "pr0xy-password-of-ours"
 
 

@@ -100,6 +100,7 @@ class TestBranches:
 
 
 class TestContents:
+    @pytest.mark.any_database
     @pytest.mark.parametrize(
         "content",
         [
@@ -124,6 +125,7 @@ class TestContents:
         assert bytes(FileVersion.objects.get(file__path="file").sha256) == hashlib.sha256(content).digest()
         assert alice.problems == []
 
+    @pytest.mark.any_database
     def test_a_symbolic_link_is_its_target_as_text(
         self, watch: Watch, alice: Receiver, remote: HostedRepository, look: Look
     ) -> None:
@@ -217,6 +219,7 @@ class TestIgnored:
         assert alice.files[watch.repository.public_id] == remote.files()
         assert alice.problems == []
 
+    @pytest.mark.any_database
     @pytest.mark.timeout(20)
     def test_a_hostile_pattern_takes_no_time(self, watch: Watch, remote: HostedRepository, look: Look) -> None:
         remote.commit({".docoraignore": "*a" * 30 + "b\n", "a" * 200: "x"})

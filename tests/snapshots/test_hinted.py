@@ -24,7 +24,7 @@ from snapshots.delivery import tell
 from snapshots.models import Snapshot
 from tests.support.worker import Work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch, WatchStatus
 from tests.support.worker import Look, Work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 
 class TestHosts:

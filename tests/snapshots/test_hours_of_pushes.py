@@ -18,7 +18,7 @@ from snapshots import schedule
 from tests.support.git_hooks import ZERO, github, gitlab
 from tests.support.worker import Work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 HOURS = 2
 STEP = 30.0  # seconds

@@ -57,8 +57,9 @@ def _flush() -> None:
 def _select(statement: str) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        return cursor.fetchall()
+        rows: list[Any] = cursor.fetchall()
+        return rows
 
 
 def _quoted(name: str) -> str:
-    return connection.ops.quote_name(name)
+    return str(connection.ops.quote_name(name))

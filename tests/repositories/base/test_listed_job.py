@@ -30,6 +30,8 @@ from snapshots import jobs
 from tests.support.service import ROOT
 from tests.support.worker import run_jobs
 
+pytestmark = pytest.mark.any_database
+
 WRITE = "pathlib.Path.touch"
 
 

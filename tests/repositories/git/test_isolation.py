@@ -26,6 +26,8 @@ from repositories.repo_lock import HeldLock, repo_lock
 from snapshots import look
 from tests.support.hostile_host import END, Answer, HostileHost, Question, host, hostile_host, packet, refusal
 
+pytestmark = pytest.mark.any_database
+
 TOKEN = "ghp_Zq7xWm2Kd9Rt4Vb8Ny1Lc6"
 SECRETS = {
     "ENCRYPTION_KEYS": "the keys of everything",

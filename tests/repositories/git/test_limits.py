@@ -23,6 +23,8 @@ from repositories.repo_lock import repo_lock
 from snapshots import look
 from tests.support.hostile_host import END, Answer, HostileHost, Question, host, packet
 
+pytestmark = pytest.mark.any_database
+
 MIB = 1 << 20
 _COMMIT, _TREE, _BLOB, _DELTA = 1, 2, 3, 7
 

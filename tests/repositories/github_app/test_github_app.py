@@ -25,7 +25,7 @@ from tests.support.api import Api
 from tests.support.git_hooks import Sent, sign
 from tests.support.worker import Work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 APP_ID = "12345"
 

@@ -25,6 +25,8 @@ from snapshots.paths import GitPath
 from tests.conftest import ALICE_KEY
 from tests.support.worker import Work
 
+pytestmark = pytest.mark.any_database
+
 NOTICED = datetime(2026, 1, 31, 9, 29, 59, 123456, tzinfo=UTC)
 
 AWKWARD: dict[str, str | bytes] = {
