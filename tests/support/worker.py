@@ -6,6 +6,7 @@ from rq import SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from repositories import watches
 from repositories.base import queue
 from repositories.base.listed_job import ListedJob
 from repositories.models import Repository
@@ -38,6 +39,12 @@ def run_jobs(*, also_later_ones: bool = False) -> None:
     worker.work(burst=True, logging_level="ERROR")
     for error in getattr(worker, "errors", []):
         raise error
+
+
+def snapshot(repository: Repository, work: Work) -> None:
+    """Look at the repository, and deliver what has changed."""
+    watches.request_snapshot(repository)
+    work()
 
 
 def put_worker(name: str) -> None:
