@@ -65,9 +65,13 @@ def give(repositories: Iterable[Repository], *, by_hook: bool) -> None:
             with connection.pipeline(transaction=False) as pipeline:
                 pipeline.eval(_ADD, 1, _WAITING.format(key), f"{time.time():.6f}", secrets.token_hex(4), _KEPT)
                 pipeline.exists(_LONG.format(key))
+                # After the hint was added: a job that is still in line now will read it.
+                pipeline.lpos(queue.named(queue.URGENT).key, messages.urgent_look_job(key))
                 if by_hook:
                     pipeline.set(_HOOKED.format(key), 1, ex=_HOOKED_FOR)
-                _, takes_long, *_ = pipeline.execute()
+                _, takes_long, place_in_line, *_ = pipeline.execute()
+            if place_in_line is not None:
+                continue
             if takes_long or not repository.sequence:
                 messages.look_soon(key)
             else:

@@ -101,7 +101,11 @@ def of(watch: Watch) -> Hook:
 def find(public_id: str) -> Hook | None:
     if not _PUBLIC_ID.fullmatch(public_id):
         return None
-    return Hook.objects.select_related("watch__repository").filter(public_id=public_id).first()
+    hooks = Hook.objects.select_related("watch__repository").only(
+        *("public_id", "host", "secret", "previous_secret", "previous_secret_until"),
+        *(f"watch__repository__{name}" for name in ("ref", "branch", "sequence")),
+    )
+    return hooks.filter(public_id=public_id).first()
 
 
 def _new_secret() -> str:

@@ -10,6 +10,7 @@
 """
 
 import http.client
+import os
 import signal
 import socket
 import time
@@ -33,6 +34,8 @@ from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
 START_PATIENCE = 120.0
+# Of the workers: pages, hooks and Valkey come first where the processor is short.
+_NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,4 +263,5 @@ class Supervisor:
 
 
 def _work(command: PreparedCommand, mark: str) -> None:
+    os.nice(_NICENESS)
     command.run(name=mark)

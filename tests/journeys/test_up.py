@@ -189,6 +189,17 @@ def test_a_stop_while_it_starts_leaves_nothing_running(sqlite_service: Service) 
 
 
 @shares_the_service
+def test_the_web_and_valkey_come_before_the_workers_where_the_processor_is_short(running: Service) -> None:
+    def niceness(name: str) -> int:
+        pid = pid_of(running, name)
+        assert pid is not None
+        return psutil.Process(pid).nice()
+
+    workers = {niceness(queue) for queue in ("urgent", "snapshots", "deliveries-1", "deliveries-slow")}
+    assert max(niceness("web"), niceness("valkey")) < min(workers)
+
+
+@shares_the_service
 def test_whatever_is_killed_is_started_again(running: Service) -> None:
     for name in ("web", "snapshots-1", "scheduler", "valkey"):
         kill(running, name)

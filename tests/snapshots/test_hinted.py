@@ -57,6 +57,29 @@ def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
     assert git_host.count(remote, "ls-refs") - asked == 1
 
 
+def test_a_hint_whose_look_is_still_in_line_asks_for_nothing_more(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    look_now = messages.look_now
+
+    def counted(key: int) -> None:
+        asked.append(key)
+        look_now(key)
+
+    monkeypatch.setattr(messages, "look_now", counted)
+    hint(repository)
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    assert asked == [repository.pk]
+    queue.named(queue.URGENT).pop_job_id()  # a worker has taken it, and may have read the hints
+    hint(repository)
+    assert asked == [repository.pk] * 2
+    jobs.look_now(repository.pk)
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
 def noticed_at() -> datetime:
     noticed = Snapshot.objects.order_by("sequence").last().noticed_at  # type: ignore[union-attr]
     assert noticed
