@@ -1,5 +1,6 @@
 """The cast of the tests."""
 
+import gc
 import ipaddress
 import os
 import re
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fakeredis
+import hypothesis
 import pytest
 import redis
 from django.test import TransactionTestCase
@@ -28,6 +30,9 @@ from tests.support.worker import Work, run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
 BOB_KEY = "bob-keeps-this-key-secret-too"
+# A busy machine is no reason to fail: neither a single example nor the making of examples has a time limit.
+hypothesis.settings.register_profile("docora", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("docora")
 _DATABASE_FIXTURES = {"db", "transactional_db", "service"}
 
 
@@ -42,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if _touches_the_database(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays until the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

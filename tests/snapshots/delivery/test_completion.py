@@ -326,13 +326,15 @@ def test_an_app_that_does_not_want_it_any_more_is_not_asked_again(
 
 
 def test_an_endpoint_that_hangs_is_told_in_the_slow_lane(
-    alice_app: App, remote: HostedRepository, alice: Receiver, work: Work, settings: Settings
+    watch: Watch, alice: Receiver, work: Work, settings: Settings
 ) -> None:
+    Completion.objects.update(pending=True)
+    Delivery.objects.all().delete()
     settings.SLOW_AFTER = 0.3
     with alice.faults.put(ReceiverFault(events=["sync_complete"], delay=0.6)):
-        watches.watch(alice_app, remote.url)
+        completion.send(watch.pk, job_id="test", lane=queue.DELIVERIES)
         work()
-    assert [row.error_class for row in Delivery.objects.filter(event="sync_complete")] == ["timeout", ""]
+    assert [row.error_class for row in Delivery.objects.order_by("pk")] == ["timeout", ""]
 
 
 def test_an_endpoint_that_is_too_slow_for_the_urgent_lane_is_told_in_the_ordinary_one(

@@ -65,7 +65,7 @@ def test_a_killed_worker_repeats_no_more_than_what_was_under_way(
     """What was sent and is not written down yet: the answers of one commit, and the requests that may be open."""
     App.objects.update(max_in_flight=2)
     monkeypatch.setattr(runs, "_PULSE", 60.0)
-    monkeypatch.setattr(runs, "_ANSWERS_IN_A_COMMIT", 8)
+    monkeypatch.setattr(runs, "_ANSWERS_IN_A_COMMIT", 8)  # so that a few files fill the window several times
     under_way: list[int] = []
 
     def count(_: ReceivedRequest) -> None:
@@ -74,7 +74,13 @@ def test_a_killed_worker_repeats_no_more_than_what_was_under_way(
     alice.on_request = count
     watches.watch(alice_app, many.url)
     work()
-    assert max(under_way) <= 10
+    assert max(under_way) <= runs._Window(2).size == 10
+
+
+@pytest.mark.parametrize(("lanes", "under_way"), [(1, 1), (8, 128 + 8), (32, 128 + 32), (100, 400 + 100)])
+def test_as_many_messages_are_under_way_as_documented(lanes: int, under_way: int) -> None:
+    """docs/delivery.md: 128, or four times `max_in_flight` if that is more, and those in flight; with 1, one."""
+    assert runs._Window(lanes).size == under_way
 
 
 @pytest.mark.parametrize("again", ["a retry", "a redelivery"])

@@ -210,6 +210,7 @@ def test_a_slow_endpoint_moves_to_the_slow_lane_and_back(
         assert alice_app.slow_since
         assert (watch.status, watch.retry_count) == (WatchStatus.SYNCED, 0)
     assert alice.files[watch.repository.public_id] == remote.files()
+    settings.SLOW_AFTER = 60  # however busy this machine is, the answer comes in time
     remote.commit({"README.md": "again"})
     snapshot(watch.repository, work)
     alice_app.refresh_from_db()

@@ -137,10 +137,10 @@ def test_a_notice_is_tried_again_with_the_same_id_and_not_when_it_is_stale(
 def test_a_hanging_app_is_told_in_the_slow_lane(
     alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
 ) -> None:
-    settings.SLOW_AFTER = 0.2
     watch = watches.watch(alice_app, remote.url)
     work()
     Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    settings.SLOW_AFTER = 0.2
     with alice.faults.put(ReceiverFault(delay=0.4)):
         notices.announce_failure(watch.repository_id)
         work()
