@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from django.conf import settings
 
@@ -23,6 +23,7 @@ from repositories.models import App, Repository
 from repositories.repo_lock import repo_lock
 from repositories.selection import Selection
 from snapshots import ignore, manifest
+from snapshots.packed import Packed
 from snapshots.paths import GitPath
 
 _KEPT_SECONDS = 600
@@ -139,11 +140,16 @@ def _in_manifest(repository: Repository) -> Iterator[tuple[str, int]]:
     yield from manifest.contents_at(repository.pk, repository.sequence).values_list("file__path", "size").iterator()
 
 
+class _Shown(NamedTuple):
+    path: str
+    blob: str
+
+
 def _in_clone(clone_key: str, commit: str) -> Iterator[tuple[str, int]]:
     with clones.open_blobs(clone_key) as blobs:
         rules = ignore.rules_at(commit, blobs)
-        files = [entry for entry in trees.files(blobs, commit) if entry.mode != trees.SUBMODULE]
-        shown = [entry for entry in files if not rules.hide(entry.path)]
-        sizes = dict(blobs.sizes({entry.blob for entry in shown}))
-    for entry in shown:
-        yield GitPath(entry.path).text, sizes[entry.blob]
+        files = (entry for entry in trees.files(blobs, commit) if entry.mode != trees.SUBMODULE)
+        shown = (_Shown(GitPath(entry.path).text, entry.blob) for entry in files if not rules.hide(entry.path))
+        for batch in Packed(_Shown._make, shown):
+            sizes = dict(blobs.sizes({file.blob for file in batch}))
+            yield from ((file.path, sizes[file.blob]) for file in batch)

@@ -27,13 +27,21 @@ class Rules:
         return self._spec is not None and self._spec.match_file(path.decode(errors="surrogateescape"))
 
 
+def are_the_same(old: str, new: str, blobs: Blobs) -> bool:
+    """The rules of two commits."""
+    return _content(old, blobs) == _content(new, blobs)
+
+
 def rules_at(commit: str, blobs: Blobs) -> Rules:
-    content = blobs.read_small(f"{commit}:{RULES.decode()}", LONGEST)
     try:
-        return Rules((content or b"").decode(errors="surrogateescape"))
+        return Rules(_content(commit, blobs).decode(errors="surrogateescape"))
     except ValueError as error:
         log.warning("The %s at %s is not honoured: %s", RULES.decode(), commit, error)
         return Rules()
+
+
+def _content(commit: str, blobs: Blobs) -> bytes:
+    return blobs.read_small(f"{commit}:{RULES.decode()}", LONGEST) or b""
 
 
 def _takes_for_ever(pattern: str) -> bool:

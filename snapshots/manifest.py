@@ -1,15 +1,15 @@
 """The manifest: every file of a repository with its SHA-256, at each commit that Docora saw.
 
 Written in one transaction, guarded by the fencing number of the fetch: a worker that was overtaken
-while it hashed cannot put an older commit over a newer one.
+while it hashed cannot put an older commit over a newer one. Memory hardly grows with the number of files: they are
+listed, compared and written in batches, and only packed rows are kept in between.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db import transaction
@@ -22,12 +22,11 @@ from repositories.git.trees import Entry
 from repositories.models import Repository
 from snapshots import ignore, rows
 from snapshots.models import File, FileVersion, Snapshot
+from snapshots.packed import Packed, batches
 from snapshots.paths import GitPath
 
 log = logging.getLogger("docora.snapshots")
 
-T = TypeVar("T")
-_BATCH = 500
 _TOO_LARGE = "too-large"
 _MOST_LEFT_OUT = 1000
 
@@ -78,34 +77,23 @@ def last_changes(repositories: Iterable[Repository]) -> dict[int, datetime]:
     return found | dict(newest.values_list("repository_id", "taken_at"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A file of the manifest before this snapshot."""
+class _Change(NamedTuple):
+    """A path at which a commit differs from the manifest: what the commit has there, and what the manifest had.
 
-    version_id: int
-    file_id: int
+    No blob: the path is gone, is ignored now, or is a submodule. No version: the manifest had nothing there.
+    """
+
+    path: bytes
     mode: str
     blob: str
-    size: int
-    sha256: bytes
+    version_id: int | None = None
+    file_id: int | None = None
+    had_size: int = 0
+    had_sha256: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Difference:
-    """What a commit has where it differs from the manifest, by path; None stands for a path that is gone."""
-
-    entries: dict[bytes, Entry | None]
-    known: dict[bytes, _Known]
-    submodules: set[bytes]
-
-    @property
-    def present(self) -> Iterator[tuple[bytes, Entry]]:
-        """By path, because that is the order in which apps are told. One by one: there may be hundreds of thousands."""
-        return ((path, entry) for path in sorted(self.entries) if (entry := self.entries[path]))
-
-    @property
-    def replaced(self) -> list[_Known]:
-        return [self.known[path] for path in self.entries if path in self.known]
+_NO_DIGEST = Digest(b"", 0)
+_Digested = list[tuple[_Change, Digest]]
 
 
 def write(
@@ -121,15 +109,16 @@ def write(
     """Write down the pinned commit; False if a newer fetch has been written, or the repository is gone."""
     while repository := Repository.objects.filter(pk=repository_id, fence__lt=fence).first():
         with clones.open_blobs(repository.clone_key) as blobs:
-            difference = _compare(repository, commit, blobs)
-            digests = _digests(repository, difference, blobs, on_progress or _nobody_listens)
+            # All of them before the first content is read: one git lists the commit, and then reads from it.
+            changes = Packed(_Change._make, _compare(repository, commit, blobs))
+            digests = Packed(Digest._make, _digests(repository, changes, blobs, on_progress or _nobody_listens))
         with transaction.atomic():
             base = Repository.objects.select_for_update(no_key=True).filter(
                 pk=repository_id, sequence=repository.sequence
             )
             if base.exists():
                 snapshot = Snapshot(commit_sha=commit, branch=branch, noticed_at=noticed_at, fetched_at=fetched_at)
-                _store(repository, snapshot, fence, difference, digests)
+                _store(repository, snapshot, fence, map(list, map(zip, changes, digests)))
                 return True
     log.info("Dropped the snapshot of repository %s at %s: it was overtaken", repository_id, commit)
     return False
@@ -146,30 +135,22 @@ def _nobody_listens(done: int, total: int) -> None:
     pass
 
 
-def _compare(repository: Repository, commit: str, blobs: Blobs) -> _Difference:
-    """Against the manifest: by the trees of the last commit, or in full where that would not do."""
-    found, known = _changes_since_last(repository, commit, blobs) or _all_changes(repository, commit, blobs)
+def _compare(repository: Repository, commit: str, blobs: Blobs) -> Iterator[_Change]:
+    """With the manifest: by the trees of the last commit, or in full where those do not tell."""
     rules = ignore.rules_at(commit, blobs)
-    submodules = {path for path, entry in found.items() if entry and entry.mode == trees.SUBMODULE}
-    for path in list(found):  # changed in place: a second one of a first snapshot would take megabytes
-        shown = None if path in submodules or rules.hide(path) else found[path]
-        if shown == _as_entry(path, known.get(path)):
-            del found[path]
-        else:
-            found[path] = shown
-    return _Difference(entries=found, known=known, submodules=submodules)
+    if _trees_are_enough(repository, commit, blobs):
+        for listed in batches(trees.differences(blobs, repository.commit_sha, commit)):
+            yield from _changes(listed, _known(repository, listed), rules)
+    else:
+        yield from _all_changes(repository, commit, blobs, rules)
 
 
-_Found = tuple[dict[bytes, Entry | None], dict[bytes, _Known]]
-
-
-def _changes_since_last(repository: Repository, commit: str, blobs: Blobs) -> _Found | None:
-    """None if the last commit is not there any more, or if something else is ignored or too large now."""
+def _trees_are_enough(repository: Repository, commit: str, blobs: Blobs) -> bool:
+    """Unless the last commit is not there any more, or something else is ignored or too large now."""
     last = repository.commit_sha
-    if not last or not blobs.has(clones.pin_of(last)) or _limit_was_raised(repository):
-        return None
-    found = dict(trees.differences(blobs, last, commit))
-    return None if ignore.RULES in found else (found, _known(repository, found))
+    if not last or not blobs.has(clones.pin_of(last)):
+        return False
+    return ignore.are_the_same(last, commit, blobs) and not _limit_was_raised(repository)
 
 
 def _limit_was_raised(repository: Repository) -> bool:
@@ -178,44 +159,61 @@ def _limit_was_raised(repository: Repository) -> bool:
     return any(item["reason"] == _TOO_LARGE and item["size"] <= settings.MAX_FILE_BYTES for item in left_out)
 
 
-def _all_changes(repository: Repository, commit: str, blobs: Blobs) -> _Found:
-    known = _known(repository, None) if repository.sequence else {}
-    found: dict[bytes, Entry | None] = dict.fromkeys(known)
-    found.update((entry.path, entry) for entry in trees.files(blobs, commit))
-    return found, known
+def _all_changes(repository: Repository, commit: str, blobs: Blobs, rules: ignore.Rules) -> Iterator[_Change]:
+    present: set[int] = set()
+    for entries in batches(trees.files(blobs, commit)):
+        listed: _Listed = [(entry.path, entry) for entry in entries]
+        known = _known(repository, listed)
+        present.update(old.file_id for old in known.values())
+        yield from _changes(listed, known, rules)
+    if repository.sequence:
+        for path, old in _load(FileVersion.objects.filter(repository=repository, until=None)):
+            if old.file_id not in present:
+                yield old.replaced_by(path)
 
 
-def _as_entry(path: bytes, known: _Known | None) -> Entry | None:
-    """What the manifest has; what was too large and fits now is as good as new."""
-    if known is None or (not known.sha256 and known.size <= settings.MAX_FILE_BYTES):
-        return None
-    return Entry(path, known.mode, known.blob)
+class _Known(NamedTuple):
+    """A file of the manifest before this snapshot."""
+
+    version_id: int
+    file_id: int
+    mode: str
+    blob: str
+    size: int
+    sha256: bytes
+
+    def is_still(self, mode: str, blob: str) -> bool:
+        """What was too large and fits now is as good as new."""
+        return (self.mode, self.blob) == (mode, blob) and bool(self.sha256 or self.size > settings.MAX_FILE_BYTES)
+
+    def replaced_by(self, path: bytes, mode: str = "", blob: str = "") -> _Change:
+        return _Change(path, mode, blob, self.version_id, self.file_id, self.size, self.sha256)
 
 
-def _left_out(last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> list[dict[str, Any]]:
-    """What was left out before and is not touched, and what is left out now; the first of them, if they are many."""
-    items = last.left_out if last else []
-    if items:
-        touched = {GitPath(path).text for path in (*difference.entries, *difference.submodules)}
-        items = [item for item in items if item["path"] not in touched]
-    items = items + [{"path": GitPath(path).text, "reason": "submodule"} for path in sorted(difference.submodules)]
-    for path, entry in difference.present:
-        if not digests[entry.blob].sha256:
-            items.append({"path": GitPath(path).text, "reason": _TOO_LARGE, "size": digests[entry.blob].size})
-    return items[:_MOST_LEFT_OUT]
+_Listed = list[tuple[bytes, Entry | None]]
 
 
-def _known(repository: Repository, paths: Iterable[bytes] | None) -> dict[bytes, _Known]:
-    """The manifest's current files by path; all of them, or those of the given paths."""
-    current = FileVersion.objects.filter(until=None)
-    if paths is None:
-        return dict(_load(current.filter(repository=repository)))
-    known: dict[bytes, _Known] = {}
-    for batch in _batches(paths):
-        # Not in one query: PostgreSQL without statistics would join every version of the repository first.
-        ids = _ids_by_path(repository, {GitPath(path).digest: path for path in batch})
-        known.update(_load(current.filter(file__in=ids.values())))
-    return known
+def _changes(listed: _Listed, known: dict[bytes, _Known], rules: ignore.Rules) -> Iterator[_Change]:
+    """In the order in which they are listed, which is that of the paths: so apps are told."""
+    for path, entry in listed:
+        old, mode, blob = known.get(path), "", ""
+        if entry and entry.mode == trees.SUBMODULE:
+            mode = entry.mode
+        elif entry and not rules.hide(path):
+            mode, blob = entry.mode, entry.blob
+        if old is None and (mode or entry is None):  # gone, and not in the manifest: it may have been left out
+            yield _Change(path, mode, blob)
+        elif old and not old.is_still(mode, blob):
+            yield old.replaced_by(path, mode, blob)
+
+
+def _known(repository: Repository, listed: _Listed) -> dict[bytes, _Known]:
+    """Of these paths, those that the manifest has now."""
+    if not repository.sequence:
+        return {}
+    # Not in one query: PostgreSQL without statistics would join every version of the repository first.
+    ids = _ids_by_path(repository, {GitPath(path).digest: path for path, _ in listed})
+    return dict(_load(FileVersion.objects.filter(until=None, file__in=ids.values())))
 
 
 def _load(versions: QuerySet[FileVersion]) -> Iterator[tuple[bytes, _Known]]:
@@ -225,42 +223,51 @@ def _load(versions: QuerySet[FileVersion]) -> Iterator[tuple[bytes, _Known]]:
 
 
 def _digests(
-    repository: Repository, difference: _Difference, blobs: Blobs, on_progress: Callable[[int, int], None]
-) -> dict[str, Digest]:
-    """The digest of every content that is new at its path; read from git only if it was never seen before."""
-    digests = _seen_before(repository, (entry.blob for _, entry in difference.present))
-    unseen = list(dict.fromkeys(entry.blob for _, entry in difference.present if entry.blob not in digests))
-    for done, (blob, digest) in enumerate(blobs.digests(unseen, largest=settings.MAX_FILE_BYTES), 1):
-        digests[blob] = digest
-        on_progress(done, len(unseen))
-    return digests
-
-
-def _seen_before(repository: Repository, wanted: Iterable[str]) -> dict[str, Digest]:
+    repository: Repository, changes: Packed[_Change], blobs: Blobs, on_progress: Callable[[int, int], None]
+) -> Iterator[Digest]:
+    """One for each change, in their order. A content is read from git once, and only if it was never seen before."""
     seen = FileVersion.objects.filter(repository__clone_key=repository.clone_key).exclude(sha256=b"")
     if not seen.exists():
-        return {}
-    digests: dict[str, Digest] = {}
-    for batch in _batches(wanted):
-        found = seen.filter(blob__in=batch).values_list("blob", "sha256", "size")
-        digests.update((blob, Digest(bytes(sha256), size)) for blob, sha256, size in found)
-    return digests
+        seen = seen.none()
+    total, repeated = _total_and_repeated(change.blob for batch in changes for change in batch if change.blob)
+    remembered: dict[str, Digest] = {}
+    done = 0
+    for batch in changes:
+        wanted = list(dict.fromkeys(change.blob for change in batch if change.blob))
+        found = {blob: remembered[blob] for blob in wanted if blob in remembered}
+        in_manifest = seen.filter(blob__in=wanted).values_list("blob", "sha256", "size")
+        found |= {blob: Digest(bytes(sha256), size) for blob, sha256, size in in_manifest}
+        unseen = [blob for blob in wanted if blob not in found]
+        for number, (blob, digest) in enumerate(blobs.digests(unseen, largest=settings.MAX_FILE_BYTES), done + 1):
+            found[blob] = digest
+            on_progress(number, total)
+        remembered |= {blob: found[blob] for blob in wanted if blob in repeated}
+        done += sum(bool(change.blob) for change in batch)
+        yield from (found[change.blob] if change.blob else _NO_DIGEST for change in batch)
 
 
-def _store(
-    repository: Repository, snapshot: Snapshot, fence: int, difference: _Difference, digests: dict[str, Digest]
-) -> None:
+def _total_and_repeated(blobs: Iterable[str]) -> tuple[int, set[str]]:
+    """How many there are, and those that occur more than once: only their digests are remembered."""
+    ordered = sorted(blobs)
+    return len(ordered), {blob for blob, following in pairwise(ordered) if blob == following}
+
+
+def _store(repository: Repository, snapshot: Snapshot, fence: int, changes: Iterable[_Digested]) -> None:
     base = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
     last = base.first() if repository.sequence else None
     snapshot.repository = repository
     snapshot.sequence = repository.sequence + 1
-    for batch in _batches(old.version_id for old in difference.replaced):
-        FileVersion.objects.filter(pk__in=batch).update(until=snapshot.sequence)
-    _store_versions(repository, snapshot.sequence, difference, digests)
-    _count(snapshot, last, difference, digests)
+    snapshot.files, snapshot.bytes = (last.files, last.bytes) if last else (0, 0)
+    left_out_before: list[dict[str, Any]] = last.left_out if last else []
+    left_out: list[dict[str, Any]] = []
+    for batch in changes:
+        _store_versions(repository, snapshot.sequence, batch)
+        _count(snapshot, batch)
+        left_out_before = _untouched(left_out_before, batch)
+        left_out = (left_out + list(_left_out(batch)))[:_MOST_LEFT_OUT]
     if snapshot.files > settings.MAX_REPOSITORY_FILES:
         raise TooLarge(f"The repository exceeds the limit of {settings.MAX_REPOSITORY_FILES} files.")
-    snapshot.left_out = _left_out(last, difference, digests)
+    snapshot.left_out = (left_out_before + left_out)[:_MOST_LEFT_OUT]
     snapshot.save()
     Repository.objects.filter(pk=repository.pk).update(
         sequence=snapshot.sequence,
@@ -271,30 +278,48 @@ def _store(
     )
 
 
-def _store_versions(repository: Repository, sequence: int, difference: _Difference, digests: dict[str, Digest]) -> None:
-    known = difference.known
-    for part in _batches(difference.present):
-        files = {path: known[path].file_id for path, _ in part if path in known}
-        files |= _file_ids(repository, [path for path, _ in part if path not in known])
-        new = ((files[path], entry, digests[entry.blob]) for path, entry in part)
-        rows.insert(
-            FileVersion,
-            ("repository", "file", "blob", "mode", "size", "sha256", "since"),
-            [(repository.pk, file, e.blob, e.mode, digest.size, digest.sha256, sequence) for file, e, digest in new],
-        )
+def _store_versions(repository: Repository, sequence: int, batch: _Digested) -> None:
+    if ended := [change.version_id for change, _ in batch if change.version_id]:
+        FileVersion.objects.filter(pk__in=ended).update(until=sequence)
+    present = [(change, digest) for change, digest in batch if change.blob]
+    file_ids = _file_ids(repository, [change.path for change, _ in present if not change.file_id])
+    rows.insert(
+        FileVersion,
+        ("repository", "file", "blob", "mode", "size", "sha256", "since"),
+        [
+            (
+                *(repository.pk, change.file_id or file_ids[change.path]),
+                *(change.blob, change.mode, digest.size, digest.sha256, sequence),
+            )
+            for change, digest in present
+        ],
+    )
 
 
-def _count(snapshot: Snapshot, last: Snapshot | None, difference: _Difference, digests: dict[str, Digest]) -> None:
-    """From the snapshot before and the difference: counting all files would cost what the repository is large."""
-    snapshot.files, snapshot.bytes = (last.files, last.bytes) if last else (0, 0)
-    for path, entry in difference.entries.items():
-        was, now = difference.known.get(path), digests[entry.blob] if entry else None
-        had, has = bool(was and was.sha256), bool(now and now.sha256)
+def _count(snapshot: Snapshot, batch: _Digested) -> None:
+    """From the snapshot before and the changes: counting all files would cost what the repository is large."""
+    for change, digest in batch:
+        had, has = bool(change.had_sha256), bool(digest.sha256)
         snapshot.created += has and not had
         snapshot.updated += has and had
-        snapshot.deleted += had and not entry
+        snapshot.deleted += had and not change.blob
         snapshot.files += has - had
-        snapshot.bytes += (now.size if now and has else 0) - (was.size if was and had else 0)
+        snapshot.bytes += (digest.size if has else 0) - (change.had_size if had else 0)
+
+
+def _untouched(left_out: list[dict[str, Any]], batch: _Digested) -> list[dict[str, Any]]:
+    if not left_out:
+        return []
+    touched = {GitPath(change.path).text for change, _ in batch}
+    return [item for item in left_out if item["path"] not in touched]
+
+
+def _left_out(batch: _Digested) -> Iterator[dict[str, Any]]:
+    for change, digest in batch:
+        if change.mode == trees.SUBMODULE:
+            yield {"path": GitPath(change.path).text, "reason": "submodule"}
+        elif change.blob and not digest.sha256:
+            yield {"path": GitPath(change.path).text, "reason": _TOO_LARGE, "size": digest.size}
 
 
 def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:
@@ -319,9 +344,3 @@ def _ids_by_path(repository: Repository, digests: dict[bytes, bytes]) -> dict[by
 def _texts(raw: bytes) -> tuple[str, bytes | None]:
     path = GitPath(raw)
     return path.text, None if path.is_text else raw
-
-
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
-    remaining = iter(items)
-    while batch := list(islice(remaining, _BATCH)):
-        yield batch

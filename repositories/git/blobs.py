@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO
+from typing import IO, NamedTuple
 
 from repositories.errors import CloneDamaged
 
@@ -13,8 +13,7 @@ _AHEAD = 256
 _PIECE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(NamedTuple):
     """Of one content; one that is too large has its size and no SHA-256."""
 
     sha256: bytes

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import Mock
@@ -62,19 +63,24 @@ def test_files_and_differences_are_those_of_git(old: dict[bytes, Content], new: 
         first, second = (replace_all(repository, files) for files in (old, new))
         before, after = ({entry.path: entry for entry in listed(repository, commit)} for commit in (first, second))
         with reading(repository) as blobs:
-            found = sorted(trees.files(blobs, second), key=lambda entry: entry.path)
+            found = list(trees.files(blobs, second))
             changed = list(trees.differences(blobs, first, second))
     assert found == list(after.values())
     paths = before.keys() | after.keys()
     assert dict(changed) == {path: after.get(path) for path in paths if before.get(path) != after.get(path)}
     assert len(changed) == len(dict(changed))
+    assert changed == sorted(changed, key=itemgetter(0))
 
 
-def test_more_folders_than_are_asked_for_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bytes_ahead", [trees._BYTES_AHEAD, 2_000, 0])
+def test_more_folders_than_are_asked_for_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_ahead: int
+) -> None:
+    monkeypatch.setattr(trees, "_BYTES_AHEAD", bytes_ahead)
     repository = BareRepository(tmp_path / "repository")
     commit = repository.commit({f"{n % 7}/{n}/file": "text" for n in range(700)})
     with reading(repository) as blobs:
-        assert len(set(trees.files(blobs, commit))) == 700
+        assert list(trees.files(blobs, commit)) == listed(repository, commit)
 
 
 def test_only_folders_that_changed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +136,16 @@ def test_a_few_trees_that_stand_for_a_billion_files_are_refused(tmp_path: Path, 
         list(trees.files(blobs, inner))
     with reading(repository) as blobs, pytest.raises(TooLarge):
         list(trees.differences(blobs, first, inner))
+
+
+def test_a_chain_of_wide_folders_is_not_kept_in_memory_uncounted(tmp_path: Path, settings: Settings) -> None:
+    """The first entry of each folder leads further down. The others wait, and must count before they are reached."""
+    settings.MAX_REPOSITORY_FILES = 1000
+    repository = BareRepository(tmp_path / "repository")
+    first = repository.commit({"file": "text"})
+    leaf = inner = repository.git("rev-parse", f"{first}^{{tree}}").decode().strip()
+    for _ in range(20):
+        entries = f"040000 tree {inner}\t0\n" + "".join(f"040000 tree {leaf}\t{n}\n" for n in range(1, 100))
+        inner = repository.git("mktree", stdin=entries.encode()).decode().strip()
+    with reading(repository) as blobs, pytest.raises(TooLarge):
+        next(trees.files(blobs, inner))
