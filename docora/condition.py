@@ -107,6 +107,10 @@ class Concern:
     """False: not a reason to tell it, but not over either if it was told."""
 
     @property
+    def title(self) -> str:
+        return TITLES[self.kind]
+
+    @property
     def key(self) -> str:
         return f"{self.kind}:{self.name}"
 
@@ -158,6 +162,16 @@ def _missing_redis() -> Iterator[Concern]:
         _redis()
     except redis.RedisError:
         yield Concern(kind="redis-away", name="redis", subject="Redis", reason="", hint=HINTS["redis"])
+
+
+def concerns_of_the_machine() -> list[Concern]:
+    """What the operator is alerted of and no check of /ready asks for: it still works, but needs a person."""
+    try:
+        # Where jobs wait already, the check of the jobs says so.
+        queues = [concern for concern in _queues_without_worker() if not queue.length(concern.name)]
+        return [*queues, *(concern for concern in _low_disks() if concern.begins)]
+    except redis.RedisError:
+        return []
 
 
 CHECKS: dict[str, Callable[[], None]] = {

@@ -101,6 +101,7 @@ def _probe_neighbours(repository: Repository) -> None:
 
 
 def next_probe(repository: Repository) -> datetime | None:
+    """When an open circuit is probed; nothing while it is closed."""
     return repository.probe_at or repository.circuit_open_until
 
 
@@ -121,7 +122,7 @@ def skip_cooldown(repository: Repository) -> None:
 def note_sighting(repository: Repository) -> None:
     """The remote has just answered: if the circuit is open because it did not, the next look is the probe."""
     unseen = _row(repository).filter(last_error_code__in=[HostUnavailable.code, RefNotFound.code, Moved.code])
-    unseen.exclude(circuit_open_until=None).update(circuit_open_until=timezone.now())
+    unseen.exclude(circuit_open_until=None).update(circuit_open_until=timezone.now(), probe_at=None)
 
 
 def _announce_closed(repository: Repository) -> None:

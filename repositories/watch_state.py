@@ -136,13 +136,10 @@ def refuse(watch: Watch, error: AccessDenied) -> bool:
 
 
 def disable(watches: QuerySet[Watch], reason: str) -> None:
-    """The app is disabled; a delivery under way stops at its next answer, because the generation has changed."""
-    watches.update(
-        status=WatchStatus.FAILED,
-        last_error_code=EndpointDisabled.code,
-        last_error=reason,
-        generation=F("generation") + 1,
-    )
+    """The app is disabled: no attempt is planned. A delivery under way stops at its next answer, because the generation
+    has changed. A watch whose token is refused keeps its reason: that will be so when the app is enabled again."""
+    watches.update(status=WatchStatus.FAILED, retry_at=None, generation=F("generation") + 1)
+    watches.filter(access_denied_at=None).update(last_error_code=EndpointDisabled.code, last_error=reason)
 
 
 def _after(attempts: int) -> WatchStatus:

@@ -17,6 +17,7 @@ from django.db.models import Min, QuerySet
 from django.utils import timezone
 
 from repositories import watch_state
+from repositories.base.words import plural
 from repositories.errors import GitError, LockTimeoutError
 from repositories.git import clones
 from repositories.models import Repository, Watch, WatchStatus
@@ -146,7 +147,7 @@ def _old_history() -> Iterator[Finding]:
         if count := history.count_old(repository):
             yield Finding(
                 str(repository),
-                f"{count} snapshots older than {settings.HISTORY_DAYS} days",
+                f"{plural(count, 'snapshot')} older than {settings.HISTORY_DAYS} days",
                 partial(_forget_history, repository),
             )
 
@@ -194,7 +195,7 @@ def _over_quota(keys: list[str]) -> Iterator[Finding]:
             excess -= usage.bytes
             yield Finding(
                 usage.clone_key,
-                f"over the quota with {usage.bytes} bytes",
+                f"over the quota with {plural(usage.bytes, 'byte')}",
                 partial(_evict, usage.clone_key),
             )
 

@@ -64,6 +64,14 @@ def test_lists_are_narrowed_to_an_app_a_repository_and_to_what_fails(
         run("watches", "--app", "app_x")
 
 
+def test_a_watch_of_a_disabled_app_gives_the_reason_of_the_app(bob_app: App, remote: HostedRepository) -> None:
+    accounts.disable_app(bob_app, "gone")
+    watches.watch(bob_app, remote.url)
+    (facts,) = listed()
+    assert (facts["state"], facts["error_code"], facts["error"]) == ("disabled", "endpoint-disabled", "gone")
+    assert run("watches").rstrip().endswith("gone")
+
+
 def test_a_long_list_is_counted_in_batches(
     watch: Watch, bob_app: App, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,13 @@ _STATE: dict[str, Any] = _WATCHED | {
     "parked": 1,
     "digest": _DIGEST,
     "last_error": None,
-    "circuit": {"status": "closed", "consecutive_failures": 0, "threshold": 5, "cooldown_until": None},
+    "circuit": {
+        "status": "closed",
+        "consecutive_failures": 0,
+        "threshold": 5,
+        "cooldown_until": None,
+        "next_probe_at": None,
+    },
 }
 _OPTIONS: dict[str, Any] = {"include": ["docs/**/*.md"], "exclude": ["drafts/"], "max_file_size": 1_000_000}
 _FILE = {"path": "docs/start.md", "path_base64": None, "sha": _START, "size": 12}

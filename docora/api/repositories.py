@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from django.conf import settings
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 from ninja import Field, Query, Router, Schema, Status
 from pydantic import AfterValidator, model_validator
 from redis import RedisError
@@ -138,16 +137,20 @@ class Circuit(Schema):
     status: Literal["closed", "open"]
     consecutive_failures: int
     threshold: int
-    cooldown_until: datetime | None
+    cooldown_until: datetime | None = Field(description="The probe comes then at the latest; nothing: it is closed.")
+    next_probe_at: datetime | None = Field(
+        description="When the repository is asked again; of a host that did not answer, before the cooldown is over."
+    )
 
     @classmethod
     def of(cls, repository: Repository) -> "Circuit":
-        until = repository.circuit_open_until
+        """Open until a probe has succeeded, also while the probe is due."""
         return cls(
-            status="open" if until and until > timezone.now() else "closed",
+            status="open" if repository.circuit_open_until else "closed",
             consecutive_failures=repository.consecutive_failures,
             threshold=settings.CIRCUIT_BREAKER_THRESHOLD,
-            cooldown_until=until if until and until > timezone.now() else None,
+            cooldown_until=repository.circuit_open_until,
+            next_probe_at=circuit.next_probe(repository),
         )
 
 

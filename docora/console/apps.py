@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Model, Q
+from django.db.models import Count, Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -40,9 +40,9 @@ from docora.console.operations import (
     show_secrets,
 )
 from docora.limits import seats
-from repositories import accounts
+from repositories import accounts, watch_state
 from repositories.errors import DocoraError
-from repositories.models import App, OptionalEvent, Watch, WatchStatus
+from repositories.models import App, OptionalEvent, Watch
 from snapshots.delivery.notices import ping
 from snapshots.models import Delivery
 
@@ -243,7 +243,7 @@ class AppAdmin(ConsoleAdmin):
     def prepare(self, rows: list[App]) -> None:
         states.APP.attach(rows)
         ids = [app.pk for app in rows]
-        failed = Count("pk", filter=Q(status=WatchStatus.FAILED))
+        failed = Count("pk", filter=watch_state.failing())
         watches = Watch.objects.filter(app__in=ids).values_list("app").annotate(total=Count("pk"), failed=failed)
         counted = {app_id: (total, broken) for app_id, total, broken in watches}
         tallies = statistics.last_day_by_app(ids)

@@ -101,14 +101,16 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
     """Ask first; the answer comes back as the same action with `confirmed`."""
     if "confirmed" in request.POST:
         return start(request, name, rows)
-    options = VERBS[name].model._meta
+    options, select_across = VERBS[name].model._meta, request.POST.get("select_across") or "0"
     context = {
         **admin.site.each_context(request),
         "title": VERBS[name].label,
         "opts": options,
-        "count": rows.count(),
+        "count": plural(rows.count(), str(options.verbose_name), str(options.verbose_name_plural)),
         "action": request.POST["action"],
-        "selected": rows.values_list("pk", flat=True),
+        # All rows of a list are named by the list: a form may not have a field for each of thousands.
+        "select_across": select_across,
+        "selected": request.POST.getlist("_selected_action") if select_across == "0" else [rows[0].pk],
         "explanation": explanation,
         "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
     }

@@ -33,7 +33,6 @@ class Chart:
     title: str
     bars: list[Bar]
     most: str
-    unit: str
     first: str
     last: str
     ticks: tuple[str, str, str]
@@ -64,11 +63,13 @@ def chart(
     last: str,
     legend: tuple[str, ...] = (),
     shown: Callable[[int], str] = number,
+    most: str = "",
 ) -> Chart:
-    """`legend` names the good part of a bar and, where there is one, the bad part."""
+    """`legend` names the good part of a bar and, where there is one, the bad part. `most` says what the highest
+    bar stands for, if that is not its height."""
     known = list(points)
-    most = max((point.good + point.bad for point in known), default=0)
-    top = _round_up(most)
+    highest = max((point.good + point.bad for point in known), default=0)
+    top = _round_up(highest)
     scale = HEIGHT / top
     bars = [
         Bar(x=number + _GAP / 2, width=1 - _GAP, good=point.good * scale, bad=point.bad * scale, title=point.title)
@@ -77,8 +78,7 @@ def chart(
     return Chart(
         title=title,
         bars=bars,
-        most=shown(most),
-        unit=unit,
+        most=most or f"up to {shown(highest)} {unit}".rstrip(),
         first=first,
         last=last,
         ticks=(shown(top), shown(top // 2), shown(0)),

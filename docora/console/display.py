@@ -88,7 +88,10 @@ def milliseconds(count: int | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.4g} %"
+    """100 % and 0 % are said of all and of none alone, never of nearly all."""
+    if share is None:
+        return NOTHING
+    return f"{share if share in (0, 100) else min(max(share, 0.01), 99.99):.4g} %"
 
 
 def size(count: int | None) -> str:

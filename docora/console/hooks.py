@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from docora.console.base import ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, badge, code, page_link
+from docora.console.display import NOTHING, ago, badge, code, number, page_link
 from docora.console.operations import Operation, PlainForm, Secrets, issue_ticket, redeem_ticket, show_secrets
 from docora.console.states import Tone
 from repositories import hooks
@@ -101,7 +101,7 @@ class HookAdmin(ConsoleAdmin):
     @admin.display(description="Accepted, ignored, refused")
     def counts(self, hook: Hook) -> str:
         log = _log(hook)
-        return f"{log.accepted:,}, {log.ignored:,}, {log.refused:,}"
+        return ", ".join(map(number, (log.accepted, log.ignored, log.refused)))
 
     @admin.display(description="Last error")
     def trouble(self, hook: Hook) -> SafeString | str:

@@ -127,9 +127,10 @@ def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
         tone="bad" if hour.success_rate is not None and hour.success_rate < 95 else "good",
     )
     yield Tile(
-        title="95 % answered within",
-        value=milliseconds(hour.percentile(95)),
-        detail=f"half within {milliseconds(hour.percentile(50))}; in a day {milliseconds(day.percentile(95))}",
+        title="95 % of answers within",
+        value=hour.shown_percentile(95),
+        detail=f"half within {hour.shown_percentile(50)}; in a day {day.shown_percentile(95)};"
+        f" {number(hour.unanswered)} without an answer",
     )
     changes = latency.overall()
     yield Tile(title="Noticed to acknowledged, median", value=milliseconds(changes.median), detail=changes.detail)
@@ -153,7 +154,7 @@ def _queue(url: str) -> Iterator[Tile]:
     if workers and untended:
         detail = f"none takes {', '.join(untended)}"
     is_well = bool(workers) and not untended
-    yield Tile(title="Workers", value=str(workers), detail=detail, url=url, tone="good" if is_well else "bad")
+    yield Tile(title="Workers", value=number(workers), detail=detail, url=url, tone="good" if is_well else "bad")
 
 
 def _disk() -> Tile:
@@ -213,11 +214,15 @@ def _troubles(stock: _Stock, *, may_operate: bool) -> Iterator[Troubles]:
 
 
 def _itself() -> Troubles:
-    """The same checks as /ready."""
+    """The same checks as /ready, and what the alerts tell of the machine."""
     unmet = {name: outcome for name, outcome in condition.outcomes().items() if outcome != "ok"}
     url = reverse("admin:django_rq_dashboard_changelist")
     shown = [
         Trouble(subject=name, url=url, reason=reason, hint=condition.HINTS[name]) for name, reason in unmet.items()
+    ]
+    shown += [
+        Trouble(subject=concern.subject, url=url, reason=f"{concern.title}. {concern.reason}", hint=concern.hint)
+        for concern in condition.concerns_of_the_machine()
     ]
     return Troubles(title="Docora itself", count=len(shown), url=url, shown=shown)
 
@@ -301,16 +306,17 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
             legend=("accepted", "failed"),
         ),
         chart(
-            "95 % answered within",
+            "95 % of answers within",
             [
-                Point(title=f"{at:%H:00 UTC}: {milliseconds(tally.percentile(95))}", good=tally.percentile(95) or 0)
+                Point(title=f"{at:%H:00 UTC}: {tally.shown_percentile(95)}", good=_height(tally))
                 for at, tally in day.items()
             ],
             unit="",
             first="a day ago",
             last="now",
-            legend=("of the deliveries of an hour",),
+            legend=("of the attempts of an hour that were answered",),
             shown=milliseconds,
+            most=statistics.BEYOND if any(tally.is_beyond(95) for tally in day.values()) else "",
         ),
         chart(
             "Snapshots per hour",
@@ -321,6 +327,11 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
             legend=("snapshots",),
         ),
     ]
+
+
+def _height(tally: Tally) -> int:
+    """Of the bar of an hour: what took longer than the last bound reaches up to it."""
+    return statistics.LAST_BOUND if tally.is_beyond(95) else tally.percentile(95) or 0
 
 
 def _points(tallies: dict[datetime, Tally], clock: str) -> list[Point]:

@@ -24,6 +24,10 @@ def make_roles(sender: AppConfig, using: str, **_: Any) -> None:
     if sender.label != "django_rq" or Group._meta.db_table not in connections[using].introspection.table_names():
         return
     create_permissions(apps.get_app_config("django_rq"), using=using, verbosity=0)
+    of_roles = Permission.objects.using(using).filter(content_type__app_label="auth", content_type__model="group")
+    for permission in of_roles.filter(name__endswith=" group"):
+        # From before the console said role: Django does not rename what it has made.
+        of_roles.filter(pk=permission.pk).update(name=permission.name.replace(" group", " role"))
     for name, permissions in ((OPERATOR, _OPERATE), (VIEWER, _LOOK)):
         group, _made = Group.objects.using(using).get_or_create(name=name)
         group.permissions.set(Permission.objects.using(using).filter(permissions))

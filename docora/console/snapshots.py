@@ -13,7 +13,7 @@ _SHOWN = 100
 
 @admin.register(Snapshot)
 class SnapshotAdmin(ConsoleAdmin):
-    list_display = ["repository", "sequence", "commit", "changes", "files", "volume", "left", "taken"]
+    list_display = ["repository", "position", "commit", "changes", "all_files", "volume", "left", "taken"]
     list_select_related = ["repository"]
     search_fields = ["repository__owner", "repository__name", "commit_sha"]
     search_help_text = "Repository or commit"
@@ -30,13 +30,21 @@ class SnapshotAdmin(ConsoleAdmin):
     def changes(self, snapshot: Snapshot) -> str:
         return f"+{number(snapshot.created)} ~{number(snapshot.updated)} -{number(snapshot.deleted)}"
 
+    @admin.display(description="Number", ordering="sequence")
+    def position(self, snapshot: Snapshot) -> str:
+        return number(snapshot.sequence)
+
+    @admin.display(description="Files", ordering="files")
+    def all_files(self, snapshot: Snapshot) -> str:
+        return number(snapshot.files)
+
     @admin.display(description="Size", ordering="bytes")
     def volume(self, snapshot: Snapshot) -> str:
         return size(snapshot.bytes)
 
     @admin.display(description="Left out")
     def left(self, snapshot: Snapshot) -> SafeString | str:
-        return badge(len(snapshot.left_out), "warn") if snapshot.left_out else NOTHING
+        return badge(number(len(snapshot.left_out)), "warn") if snapshot.left_out else NOTHING
 
     @admin.display(description="Taken", ordering="taken_at")
     def taken(self, snapshot: Snapshot) -> object:

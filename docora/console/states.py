@@ -12,6 +12,7 @@ from django.db.models import Case, CharField, Count, Exists, Model, OuterRef, Q,
 from django.utils import timezone
 
 from repositories import watch_state
+from repositories.errors import EndpointDisabled
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Parked
 
@@ -61,6 +62,13 @@ class States:
     def count(self) -> dict[str, int]:
         rows = self.annotated(self.model._default_manager.all()).order_by()
         return dict(rows.values_list("state_name").annotate(Count("pk")))
+
+
+def reason_of(watch: Watch) -> tuple[str, str]:
+    """Why the watch is in its state, as a code and in words; of a disabled app, why it is disabled."""
+    if watch.app.disabled_at:
+        return EndpointDisabled.code, watch.app.disabled_reason
+    return watch.last_error_code, watch.last_error
 
 
 def _out_of_attempts() -> Q:

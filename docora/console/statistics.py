@@ -16,11 +16,14 @@ from django.db.models import Count, Q, TextField
 from django.db.models.functions import Cast, Left
 from django.utils import timezone
 
+from docora.console.display import milliseconds, span
 from repositories.base import queue
 from snapshots.models import ACCEPTED, Delivery, Snapshot
 
-# A row is in one of the classes up to a bound; a percentile is the bound of the class where it falls.
+# An answer is in one of the classes up to a bound; a percentile is the bound of the class where it falls.
 _BOUNDS = (50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
+LAST_BOUND = _BOUNDS[-1]
+BEYOND = f"more than {span(timedelta(milliseconds=LAST_BOUND))}"
 # Rows of the last moments of a minute may be written a little after it.
 _SETTLING = timedelta(minutes=2)
 # Of an hour that is not settled yet, every minute is among these.
@@ -30,15 +33,16 @@ _ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many attempts there were, how many were accepted, and how long they took."""
+    """How many attempts there were, how many were accepted and answered, and how long the answers took."""
 
     total: int = 0
     accepted: int = 0
+    answered: int = 0
     within: tuple[int, ...] = (0,) * len(_BOUNDS)
 
     def __add__(self, other: Self) -> "Tally":
         within = tuple(a + b for a, b in zip(self.within, other.within, strict=True))
-        return Tally(self.total + other.total, self.accepted + other.accepted, within)
+        return Tally(self.total + other.total, self.accepted + other.accepted, self.answered + other.answered, within)
 
     @property
     def failed(self) -> int:
@@ -48,11 +52,23 @@ class Tally:
     def success_rate(self) -> float | None:
         return 100 * self.accepted / self.total if self.total else None
 
+    @property
+    def unanswered(self) -> int:
+        return self.total - self.answered
+
     def percentile(self, percent: int) -> int | None:
-        """Milliseconds within which that share of the attempts was answered, rounded up to a bound."""
-        wanted = self.total * percent / 100
+        """Milliseconds within which that share of the answers came, rounded up to a bound; None without answers, and
+        if it is more than the last bound."""
+        wanted = self.answered * percent / 100
         found = (bound for bound, count in zip(_BOUNDS, self.within, strict=True) if count >= wanted)
-        return next(found, _BOUNDS[-1]) if self.total else None
+        return next(found, None) if self.answered else None
+
+    def is_beyond(self, percent: int) -> bool:
+        """Whether that share of the answers took longer than the last bound."""
+        return bool(self.answered) and self.percentile(percent) is None
+
+    def shown_percentile(self, percent: int) -> str:
+        return BEYOND if self.is_beyond(percent) else milliseconds(self.percentile(percent))
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
@@ -135,14 +151,19 @@ def _count(unit: _Unit, moments: list[datetime]) -> _Tallies:
     """One pass over the index of times; every count is of the same rows."""
     # A range with an end: without statistics, PostgreSQL takes one without an end for a third of the table.
     rows = Delivery.objects.filter(attempted_at__range=(moments[0], moments[-1] + unit.span)).order_by()
-    counts: dict[str, Any] = {f"within_{bound}": Count("pk", filter=Q(milliseconds__lte=bound)) for bound in _BOUNDS}
+    counts: dict[str, Any] = {
+        f"within_{bound}": Count("pk", filter=Q(status__isnull=False, milliseconds__lte=bound)) for bound in _BOUNDS
+    }
     grouped = rows.annotate(bucket=_beginning("attempted_at", unit)).values_list("bucket", "watch__app")
-    counted = grouped.annotate(total=Count("pk"), accepted=Count("pk", filter=ACCEPTED), **counts)
+    # Count("status") leaves out the attempts without an answer.
+    counted = grouped.annotate(
+        total=Count("pk"), accepted=Count("pk", filter=ACCEPTED), answered=Count("status"), **counts
+    )
     named = {moment.strftime(unit.text): moment for moment in moments}
     found: _Tallies = {moment: {_ALL: Tally()} for moment in moments}
-    for bucket, app_id, attempts, accepted, *within in counted:
+    for bucket, app_id, attempts, accepted, answered, *within in counted:
         if moment := named.get(bucket):
-            tally = found[moment][str(app_id)] = Tally(attempts, accepted, tuple(within))
+            tally = found[moment][str(app_id)] = Tally(attempts, accepted, answered, tuple(within))
             found[moment][_ALL] += tally
     return found
 
@@ -152,7 +173,7 @@ def _beginning(column: str, unit: _Unit) -> Left:
 
 
 def _key(unit: _Unit, moment: datetime) -> str:
-    return f"docora:deliveries:{moment.strftime(unit.text)}"
+    return f"docora:tally:{moment.strftime(unit.text)}"
 
 
 def _remembered(unit: _Unit, moments: list[datetime], names: list[str]) -> _Tallies:
@@ -171,8 +192,8 @@ def _remembered(unit: _Unit, moments: list[datetime], names: list[str]) -> _Tall
 
 
 def _decode(value: bytes) -> Tally:
-    attempts, accepted, within = json.loads(value)
-    return Tally(attempts, accepted, tuple(within))
+    attempts, accepted, answered, within = json.loads(value)
+    return Tally(attempts, accepted, answered, tuple(within))
 
 
 def _remember(unit: _Unit, found: _Tallies) -> None:
@@ -180,7 +201,8 @@ def _remember(unit: _Unit, found: _Tallies) -> None:
         with queue.connection().pipeline(transaction=False) as pipeline:
             for moment, tallies in found.items():
                 facts: dict[Any, Any] = {
-                    name: json.dumps([tally.total, tally.accepted, tally.within]) for name, tally in tallies.items()
+                    name: json.dumps([tally.total, tally.accepted, tally.answered, tally.within])
+                    for name, tally in tallies.items()
                 }
                 pipeline.hset(_key(unit, moment), mapping=facts)
                 pipeline.expire(_key(unit, moment), unit.kept_for)

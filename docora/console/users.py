@@ -31,6 +31,23 @@ else:
         pass
 
 
+def _say_role() -> None:
+    """Django says group where the console says role. Its migrations do not see these names."""
+    for model, one, many in (
+        (Group, "role", "roles"),
+        (User.groups.through, "role of a user", "roles of users"),
+        (Group.permissions.through, "permission of a role", "permissions of roles"),
+    ):
+        model._meta.verbose_name, model._meta.verbose_name_plural = one, many
+    User._meta.get_field("groups").verbose_name = "roles"
+    # What goes with a role is listed before it is deleted.
+    setattr(User.groups.through, "__str__", lambda row: f"{row.group} of {row.user}")  # noqa: B010  mypy knows no other
+    setattr(Group.permissions.through, "__str__", lambda row: row.permission.name)  # noqa: B010  way to say it
+
+
+_say_role()
+
+
 @admin.register(User)
 class UserAdmin(_UserAdmin):
     list_display = ["username", "email", "roles", "is_active", "is_superuser", "signed_in"]
@@ -38,6 +55,11 @@ class UserAdmin(_UserAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).prefetch_related("groups")
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "groups":
+            kwargs["help_text"] = "A user has all permissions of each of these roles."
+        return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     @admin.display(description="Roles")
     def roles(self, user: User) -> str:

@@ -34,7 +34,7 @@ from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from docora.limits import seats
 from repositories import circuit, watch_state, watches
-from repositories.errors import EndpointDisabled, all_errors, hint_for
+from repositories.errors import all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING, MOST_GLOBS, check_glob
 from snapshots.acknowledged import count_acknowledged, count_parked
@@ -279,7 +279,7 @@ class WatchAdmin(ConsoleAdmin):
 
     @admin.display(description="Reason")
     def reason(self, watch: Watch) -> str:
-        return _reason(watch)[:120] or NOTHING
+        return states.reason_of(watch)[1][:120] or NOTHING
 
     @admin.display(description="In sync", ordering="synced_at")
     def synced(self, watch: Watch) -> object:
@@ -288,7 +288,7 @@ class WatchAdmin(ConsoleAdmin):
     def facts(self, watch: Watch) -> list[Fact]:
         self.prepare([watch])
         return [
-            ("State", lines(state_badge(watch), _reason(watch))),
+            ("State", lines(state_badge(watch), states.reason_of(watch)[1])),
             ("Files delivered", self.files_delivered(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
@@ -306,7 +306,7 @@ class WatchAdmin(ConsoleAdmin):
         ]
 
     def cure(self, watch: Watch, *, may_operate: bool) -> SafeString | str:
-        code = EndpointDisabled.code if watch.app.disabled_at else watch.last_error_code
+        code, _ = states.reason_of(watch)
         text = hint_for(code) or watch.shown_state.cure  # type: ignore[attr-defined]
         return cures.linked(text, cures.of_watch(watch), may_operate=may_operate)
 
@@ -324,11 +324,6 @@ class WatchAdmin(ConsoleAdmin):
     def resync_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
         explanation = "Every file is sent to the apps again, also those that they have."
         return bulk.confirm(request, "resync", watches, explanation)
-
-
-def _reason(watch: Watch) -> str:
-    """Also of a watch that was begun after its app had been disabled."""
-    return watch.app.disabled_reason if watch.app.disabled_at else watch.last_error
 
 
 def _next_look(watch: Watch) -> SafeString | str:

@@ -1,6 +1,7 @@
 """The console's small pieces, for its templates."""
 
 from django import template
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.utils.safestring import SafeString, mark_safe
 
 from docora.console import display
@@ -21,6 +22,21 @@ register.filter("path", display.path_of)
 @register.filter
 def when_link(delivery: Delivery) -> str:
     return display.page_link(delivery, display.ago(delivery.attempted_at))
+
+
+@register.filter
+def counted(changes: ChangeList) -> str:
+    """How many rows a list has, with their name; a list that is too long to be counted says so."""
+    options, count = changes.opts, changes.result_count
+    most = getattr(changes.paginator, "MOST", None)
+    if most and count >= most:
+        return f"{display.number(count)} or more {options.verbose_name_plural}"
+    return display.plural(count, str(options.verbose_name), str(options.verbose_name_plural))
+
+
+@register.filter
+def page_url(changes: ChangeList, page: int) -> str:
+    return changes.get_query_string({PAGE_VAR: page})
 
 
 @register.filter

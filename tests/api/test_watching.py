@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
+from django.utils import timezone
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import watches
+from repositories import circuit, watches
 from repositories.errors import all_errors
 from repositories.models import App, Repository, Watch, WatchStatus
 from tests.support.api import Api
@@ -287,6 +288,30 @@ def test_an_open_circuit_is_shown_with_its_reason(
     assert state["circuit"]["status"] == "open"
     assert state["circuit"]["cooldown_until"] > state["last_checked_at"]
     assert state["last_error"]["code"] == "host-unavailable"
+    # A host that did not answer is asked again before the cooldown is over.
+    assert state["last_checked_at"] < state["circuit"]["next_probe_at"] < state["circuit"]["cooldown_until"]
+
+
+def test_a_circuit_is_open_until_its_probe_has_succeeded(
+    alice_api: Api, git_host: GitHost, remote: HostedRepository, work: Callable[..., None], settings: Any
+) -> None:
+    settings.CIRCUIT_BREAKER_THRESHOLD = 1
+    path = f"/api/repositories/{alice_api.watch(remote.url).json()['repository_id']}"
+    with git_host.faults.put(GitFault(status=500)):
+        work()
+    circuit.skip_cooldown(Repository.objects.get())
+    due = alice_api.get(path).json()["circuit"]
+    assert due["status"] == "open"
+    assert due["next_probe_at"] == due["cooldown_until"] <= timezone.now().isoformat()
+    watches.request_snapshot(Repository.objects.get())
+    work()
+    assert alice_api.get(path).json()["circuit"] == {
+        "status": "closed",
+        "consecutive_failures": 0,
+        "threshold": 1,
+        "cooldown_until": None,
+        "next_probe_at": None,
+    }
 
 
 def test_only_the_chosen_files_of_the_chosen_branch_are_delivered(

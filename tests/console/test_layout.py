@@ -1,15 +1,22 @@
 """Pages for everybody: landmarks, icons, errors with a way back, the documentation of the API."""
 
+import html
 import re
 
 import pytest
+from django.contrib.admin import site
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from benchmarks.populate import populate
+from docora.console.base import BoundedPaginator
 from docora.console.charts import Point, chart
 from docora.console.roles import VIEWER
+from repositories.models import Watch
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
@@ -80,6 +87,49 @@ def test_the_documentation_of_the_api_fits_a_phone_and_follows_the_dark(client: 
         assert "docora/api-docs.js" in text
         assert "style=" not in text
         assert re.findall(r"<script(?![^>]*(src=|application/json))", text) == []
+
+
+class TestLongLists:
+    """The name of the table has no part in how its rows are counted: users stand for all."""
+
+    @pytest.fixture
+    def many(self) -> None:
+        User.objects.bulk_create(User(username=f"user-{number}") for number in range(1234))
+
+    def test_rows_are_counted_with_separators_wherever_they_are(self, admin: Client, many: None) -> None:
+        page = admin.get("/admin/auth/user/").content.decode()
+        assert "1,235 users" in page
+        assert "Select all 1,235 users" in page
+        assert "All 1,235 users selected" in page
+        assert "1235" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
+
+    def test_pages_are_links_that_open(self, admin: Client, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(site.get_model_admin(User), "list_per_page", 1)
+        page = admin.get("/admin/auth/user/?p=1100&is_active__exact=1").content.decode()
+        assert '<b aria-current="page">1,100</b>' in page
+        links = dict(re.findall(r'<a class="dc-link" href="(\?[^"]*)">([\d,]+)</a>', page))
+        last = next(link for link, number in links.items() if number == "1,235")
+        answer = admin.get("/admin/auth/user/" + html.unescape(last))
+        assert [user.username for user in answer.context["cl"].result_list] == ["user-999"]
+
+    def test_a_list_that_is_not_counted_to_its_end_says_so(
+        self, admin: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(BoundedPaginator, "MOST", 60)
+        user, now = User.objects.get(), timezone.now()
+        LogEntry.objects.bulk_create(LogEntry(user=user, action_flag=2, action_time=now) for _ in range(70))
+        page = admin.get("/admin/admin/logentry/").content.decode()
+        assert "60 or more log entries" in page
+
+    def test_the_confirmation_counts_in_the_same_way(self, admin: Client) -> None:
+        populate(apps=3, repositories=1100, files=1100)
+        watches = list(Watch.objects.values_list("pk", flat=True))
+        form = {"action": "resync_selected", "_selected_action": watches[:1], "select_across": "1"}
+        page = admin.post(reverse("admin:repositories_watch_changelist"), form).content.decode()
+        assert f"<h2>Resync: {len(watches):,} watches</h2>" in page
+        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
+        answer = admin.post(reverse("admin:repositories_watch_changelist"), {**fields, "confirmed": "yes"}, follow=True)
+        assert f"0 of {len(watches):,}" in answer.content.decode()
 
 
 def test_a_chart_has_an_axis_that_ends_above_its_highest_bar() -> None:

@@ -1,5 +1,6 @@
 """The overview: what there is, what needs attention, how deliveries went; and what each page costs the database."""
 
+import json
 import re
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from rq.serializers import JSONSerializer
 
 from benchmarks.populate import populate
 from docora import condition
-from docora.console import disk, statistics
+from docora.console import disk, display, statistics
 from docora.console.statistics import Tally
 from repositories import accounts
 from repositories.base import queue
@@ -67,6 +68,16 @@ def watch() -> Watch:
 def attempt(watch: Watch, *, ago: timedelta, status: int | None = 200, milliseconds: int = 20) -> None:
     moment = timezone.now() - ago
     Delivery.objects.create(watch=watch, event="create", milliseconds=milliseconds, status=status, attempted_at=moment)
+
+
+def _tile(page: str, title: str) -> tuple[str, str]:
+    found = re.search(rf"{re.escape(title)}</span><b>(.*?)</b><small>(.*?)</small>", page)
+    assert found
+    return found[1], found[2]
+
+
+def _chart(page: str, title: str) -> str:
+    return next(figure for figure in re.findall(r"<figure.*?</figure>", page, re.S) if title in figure)
 
 
 def overview(client: Client) -> str:
@@ -119,6 +130,20 @@ def test_a_queue_that_no_worker_takes_is_named(admin: Client) -> None:
     assert "none takes deliveries-slow" in overview(admin)
 
 
+def test_what_the_alerts_tell_of_the_machine_needs_attention_here_too(
+    admin: Client, fake_redis: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repositories.base.pulse.count_workers", lambda *_, **__: 1)
+    assert "nearly full" not in overview(admin)
+    fake_redis.hset("docora:disks", "disk-host", json.dumps([10**9, 100 * 10**9, timezone.now().timestamp()]))
+    shown = overview(admin)
+    assert "disk-host" in shown
+    assert "disk nearly full. 1.0 % of 100.0 GB are free" in shown
+    assert "Nothing needs attention" not in shown
+    monkeypatch.setattr("repositories.base.pulse.count_workers", lambda *_, **__: 0)
+    assert "no worker takes this queue. Waiting: 0 jobs." in overview(admin)
+
+
 def test_populate_refuses_a_database_in_use(watch: Watch) -> None:
     with pytest.raises(ValueError, match="not empty"):
         populate(apps=1, repositories=1, files=1)
@@ -132,9 +157,42 @@ def test_deliveries_are_counted_by_minute_and_by_hour(watch: Watch) -> None:
     minutes, hours = statistics.last_hour_and_day()
     hour, day = statistics.total(minutes.values()), statistics.total(hours.values())
     assert (hour.total, hour.accepted, hour.percentile(50), hour.percentile(95)) == (2, 1, 50, 500)
-    assert (day.total, day.failed, day.percentile(99)) == (3, 2, 30_000)
+    assert (day.total, day.failed, day.unanswered, day.percentile(99)) == (3, 2, 1, 500)
     newest = list(minutes.values())
     assert (len(newest), newest[-1].total, sum(tally.failed for tally in newest)) == (60, 1, 1)
+
+
+def test_the_times_of_answers_are_of_attempts_that_were_answered(admin: Client, watch: Watch) -> None:
+    attempt(watch, ago=timedelta(minutes=5), milliseconds=40)
+    for _ in range(3):
+        attempt(watch, ago=timedelta(minutes=5), status=None, milliseconds=30_000)
+    page = overview(admin)
+    assert _tile(page, "95 % of answers within") == (
+        "50 ms",
+        "half within 50 ms; in a day 50 ms; 3 without an answer",
+    )
+    assert "up to 50 ms" in _chart(page, "95 % of answers within")
+
+
+def test_answers_that_took_longer_than_the_last_class_are_not_said_to_be_in_it(admin: Client, watch: Watch) -> None:
+    attempt(watch, ago=timedelta(minutes=5), milliseconds=40)
+    attempt(watch, ago=timedelta(minutes=5), milliseconds=45_000)
+    page = overview(admin)
+    assert _tile(page, "95 % of answers within") == (
+        "more than 30 s",
+        "half within 50 ms; in a day more than 30 s; 0 without an answer",
+    )
+    chart = _chart(page, "95 % of answers within")
+    assert re.search(r"<small>more than 30 s</small>", chart)
+    assert re.search(r"<title>\d\d:00 UTC: more than 30 s</title>", chart)
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(None, "-"), (0.0, "0 %"), (0.0004, "0.01 %"), (33.3333, "33.33 %"), (99.9999, "99.99 %"), (100.0, "100 %")],
+)
+def test_nearly_all_is_not_all(share: float | None, shown: str) -> None:
+    assert display.percent(share) == shown
 
 
 def test_an_hour_that_is_over_is_counted_once(watch: Watch) -> None:

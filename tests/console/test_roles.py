@@ -4,14 +4,15 @@ import html
 import re
 
 import pytest
+from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 
 from docora.console.base import ConsoleAdmin
-from docora.console.roles import OPERATOR, VIEWER
+from docora.console.roles import OPERATOR, VIEWER, make_roles
 from repositories import accounts, hooks
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery, File, Parked, Snapshot
@@ -158,6 +159,44 @@ def test_the_overview_has_buttons_for_operators_only(client: Client) -> None:
 @pytest.mark.parametrize(("role", "status"), [("superuser", 200), (OPERATOR, 200), (VIEWER, 200), ("nobody", 403)])
 def test_the_log_of_actions_is_for_those_with_a_role(client: Client, role: str, status: int) -> None:
     assert login(client, role).get(reverse("admin:admin_logentry_changelist")).status_code == status
+
+
+def visible(page: str) -> str:
+    """What a person reads: without tags, and without the names of icons."""
+    shown = re.sub(r"<(script|style)\b.*?</\1>|<span[^>]*material-symbols[^>]*>[^<]*</span>", " ", page, flags=re.S)
+    titles = " ".join(re.findall(r'(?:title|aria-label|placeholder|alt)="([^"]*)"', shown))
+    return html.unescape(f"{re.sub('<[^>]*>', ' ', shown)} {titles}")
+
+
+def test_a_role_is_called_a_role_wherever_it_is_shown(client: Client) -> None:
+    login(client, "superuser")
+    viewer, user = Group.objects.get(name=VIEWER), User.objects.create_user("vera", is_staff=True)
+    user.groups.add(viewer)
+    pages = [
+        *(f"/admin/auth/group/{path}" for path in ("", "add/", f"{viewer.pk}/change/", f"{viewer.pk}/delete/")),
+        *(f"/admin/auth/user/{path}" for path in ("", "add/", f"{user.pk}/change/", f"{user.pk}/delete/")),
+    ]
+    answers = [client.get(path) for path in pages]
+    answers.append(
+        client.post(f"/admin/auth/group/{viewer.pk}/change/", {"name": "viewer", "permissions": []}, follow=True)
+    )
+    answers.append(client.post("/admin/auth/group/", {"action": "delete_selected", "_selected_action": viewer.pk}))
+    answers.append(client.post(f"/admin/auth/group/{viewer.pk}/delete/", {"post": "yes"}, follow=True))
+    answers.append(client.get("/admin/admin/logentry/"))
+    for answer in answers:
+        shown = visible(answer.content.decode())
+        assert answer.status_code == 200
+        assert not re.search(r".{0,40}group.{0,40}", shown, re.IGNORECASE), answer.request["PATH_INFO"]
+    assert "Roles" in visible(answers[0].content.decode())
+    assert "Can add role" in visible(answers[2].content.decode())
+    assert "viewer of vera" in visible(answers[3].content.decode())
+
+
+def test_permissions_that_were_named_by_an_earlier_release_are_renamed() -> None:
+    of_roles = Permission.objects.filter(content_type__app_label="auth", content_type__model="group")
+    of_roles.filter(codename="add_group").update(name="Can add group")
+    make_roles(apps.get_app_config("django_rq"), using="default")
+    assert of_roles.get(codename="add_group").name == "Can add role"
 
 
 def columns(model: type[Model]) -> list[str]:

@@ -1,6 +1,7 @@
 """What the console says is what the receiver and the database know."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import Settings
 from rq import Queue
 from rq.serializers import JSONSerializer
@@ -20,6 +22,7 @@ from docora.demo.receiver import Receiver, ReceiverFault
 from docora.processes.preflight import StartError, check_keys
 from repositories import accounts, watch_state, watches
 from repositories.base import queue
+from repositories.errors import AccessDenied
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Delivery
 from tests.support.api import Api
@@ -140,6 +143,28 @@ class TestDisabledApp:
         made = api.watch(other.url)
         assert (made.status_code, made.json()["app_state"]) == (201, "disabled")
         assert api.get(made["Location"]).json()["repository_id"] == made.json()["repository_id"]
+
+    def test_no_attempt_is_announced(self, admin: Client, watch: Watch) -> None:
+        api = Api(accounts.rotate_bearer_token(watch.app))
+        accounts.enable_app(watch.app)
+        Watch.objects.update(retry_at=timezone.now() - timedelta(minutes=5), retry_count=1)
+        accounts.disable_app(watch.app, "The endpoint answered 410 Gone.")
+        assert api.get(f"/api/repositories/{watch.repository.public_id}").json()["retry_at"] is None
+        assert "Next attempt" not in page(admin, "repositories_watch_change", watch.pk)
+
+    def test_a_refused_token_is_the_reason_again_once_the_app_is_enabled(self, admin: Client, watch: Watch) -> None:
+        accounts.enable_app(watch.app)
+        watch.refresh_from_db()
+        watch_state.refuse(watch, AccessDenied("The token was refused."))
+        accounts.disable_app(watch.app, "They moved")
+        shown = page(admin, "repositories_watch_change", watch.pk)
+        assert "They moved" in shown
+        assert "The token was refused." not in shown
+        accounts.enable_app(watch.app)
+        shown = page(admin, "repositories_watch_change", watch.pk)
+        assert 'dc-bad">token refused' in shown
+        assert "The token was refused." in shown
+        assert "They moved" not in shown
 
     def test_the_api_refuses_too(self, watch: Watch) -> None:
         api = Api(accounts.rotate_bearer_token(watch.app))

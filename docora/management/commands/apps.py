@@ -11,6 +11,7 @@ from django.db.models import Count, QuerySet
 
 from docora.console import states
 from repositories import watch_state
+from repositories.base.words import number
 from repositories.management.table import table
 from repositories.models import App, Watch
 
@@ -60,6 +61,7 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    shown = facts | {"state": states.APP.named(facts["state"]).label}
+    counts = {name: number(facts[name]) for name in ("watches", "failing_watches")}
+    shown = facts | counts | {"state": states.APP.named(facts["state"]).label}
     names = ("app_id", "name", "state", "watches", "failing_watches", "base_url", "reason")
     return tuple(str(shown[name]) for name in names)

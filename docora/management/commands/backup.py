@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from docora.backup import BackupError, keys, service
+from repositories.base.words import plural
 
 
 class Command(BaseCommand):
@@ -27,8 +28,8 @@ class Command(BaseCommand):
                 facts = service.back_up(file, keys_file=keys_file)
         except BackupError as error:
             raise CommandError(str(error)) from None
-        size = f"{file.stat().st_size:,}".replace(",", " ")
-        self.stdout.write(self.style.SUCCESS(f"{file}: {facts.engine}, {size} bytes, read back and whole."))
+        size = plural(file.stat().st_size, "byte")
+        self.stdout.write(self.style.SUCCESS(f"{file}: {facts.engine}, {size}, read back and whole."))
         self.stdout.write("It does not have the keys, without which its tokens cannot be decrypted:")
         for place in [f"all of them: in {keys_file}"] if keys_file else keys.places():
             self.stdout.write(f"  {place}")

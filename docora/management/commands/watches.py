@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand
 from django.db.models import F, QuerySet
 
 from docora.console import states
+from repositories.base.words import number
 from repositories.management.lookups import find_app
 from repositories.management.table import table
 from repositories.models import Watch
@@ -65,6 +66,7 @@ def _facts_of(watches: list[Any]) -> Iterator[dict[str, Any]]:
     files = dict(newest.values_list("repository", "files"))
     acknowledged, parked = count_acknowledged(watches), count_parked(watches)
     for watch in watches:
+        code, reason = states.reason_of(watch)
         yield {
             "app_id": watch.app.public_id,
             "app": watch.app.name,
@@ -80,13 +82,14 @@ def _facts_of(watches: list[Any]) -> Iterator[dict[str, Any]]:
             "synced_commit": watch.synced_commit or None,
             "synced_at": watch.synced_at.isoformat(timespec="seconds") if watch.synced_at else None,
             "retry_at": watch.retry_at.isoformat(timespec="seconds") if watch.retry_at else None,
-            "error_code": watch.last_error_code or None,
-            "error": watch.last_error or None,
+            "error_code": code or None,
+            "error": reason or None,
         }
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    files = f"{facts['acknowledged']} of {facts['files']}" + (f", {facts['parked']} parked" if facts["parked"] else "")
+    files = f"{number(facts['acknowledged'])} of {number(facts['files'])}"
+    files += f", {number(facts['parked'])} parked" if facts["parked"] else ""
     state, commit = states.WATCH.named(facts["state"]).label, (facts["synced_commit"] or "")[:12]
     who = (facts["app_id"], facts["repository_id"], facts["repository"])
     return (*who, state, files, commit, facts["error"] or "")

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from repositories import accounts
+from repositories.base.words import number
 from repositories.management.lookups import find_app
 from repositories.models import App
 
@@ -31,9 +32,9 @@ class Command(BaseCommand):
     def _show(self, app: App, impact: accounts.Impact) -> None:
         self.stdout.write(
             f"{app}\n"
-            f"  watches                       {impact.watches}\n"
-            f"  files delivered               {impact.files}\n"
-            f"  clones that nobody else uses  {len(impact.orphans)}"
+            f"  watches                       {number(impact.watches)}\n"
+            f"  files delivered               {number(impact.files)}\n"
+            f"  clones that nobody else uses  {number(len(impact.orphans))}"
         )
         for name in impact.orphans:
             self.stdout.write(f"    {name}")

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import models, transaction
 
 from repositories.base.crypto import EncryptedField, WrongKeys
+from repositories.base.words import plural
 
 
 class Command(BaseCommand):
@@ -20,7 +21,7 @@ class Command(BaseCommand):
             count = sum(map(_rewrite, apps.get_models()))
         except WrongKeys as error:
             raise CommandError(f"{error}. Nothing is lost.") from None
-        self.stdout.write(self.style.SUCCESS(f"Encrypted {count} rows with the newest key."))
+        self.stdout.write(self.style.SUCCESS(f"Encrypted {plural(count, 'row')} with the newest key."))
 
 
 def _rewrite(model: type[models.Model]) -> int:
