@@ -107,10 +107,6 @@ class Concern:
     """False: not a reason to tell it, but not over either if it was told."""
 
     @property
-    def title(self) -> str:
-        return TITLES[self.kind]
-
-    @property
     def key(self) -> str:
         return f"{self.kind}:{self.name}"
 
@@ -164,14 +160,18 @@ def _missing_redis() -> Iterator[Concern]:
         yield Concern(kind="redis-away", name="redis", subject="Redis", reason="", hint=HINTS["redis"])
 
 
-def concerns_of_the_machine() -> list[Concern]:
-    """What the operator is alerted of and no check of /ready asks for: it still works, but needs a person."""
+def other_troubles() -> Iterator[tuple[str, str, str]]:
+    """What the operator is alerted of and no check of /ready asks for, as name, words and hint."""
     try:
+        idle = pulse.queues_without_worker()
         # Where jobs wait already, the check of the jobs says so.
-        queues = [concern for concern in _queues_without_worker() if not queue.length(concern.name)]
-        return [*queues, *(concern for concern in _low_disks() if concern.begins)]
+        if idle and not pulse.untended_queues():
+            yield "workers", f"no worker takes {', '.join(idle)}", HINTS["jobs"]
+        for concern in _low_disks():
+            if concern.begins:
+                yield concern.subject, f"{TITLES[concern.kind]}: {concern.reason}", concern.hint
     except redis.RedisError:
-        return []
+        return  # the checks say so
 
 
 CHECKS: dict[str, Callable[[], None]] = {

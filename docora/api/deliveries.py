@@ -39,6 +39,8 @@ class DeliveryAttempt(Schema):
     message_id: str = Field(description="The same for every attempt at one message: its `webhook-id`.")
     event: str
     path: str | None
+    piece: int | None = Field(description="Which piece of a file that goes in pieces, from 1; nothing: the whole file.")
+    pieces: int | None = Field(description="How many pieces the file goes in.")
     sha: str | None
     commit_sha: str | None
     status: int | None = Field(description="The HTTP status of the answer; nothing: there was none.")
@@ -56,6 +58,8 @@ class DeliveryAttempt(Schema):
             message_id=delivery.message_id,
             event=delivery.event,
             path=delivery.path or None,
+            piece=delivery.piece or None,
+            pieces=delivery.pieces or None,
             sha=delivery.sha256 or None,
             commit_sha=delivery.commit_sha or None,
             status=delivery.status,

@@ -15,7 +15,7 @@ from docora.console.base import SECRETS, BoundedPaginator, Fact, OfAWatchAdmin
 from docora.console.display import NOTHING, ago, code, commit_link, milliseconds, outcome_of, page_link, path_of
 from docora.console.filters import ChoiceFilter
 from docora.console.operations import Operation
-from repositories.models import App, Repository, Watch
+from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.changes import Event
 from snapshots.delivery import notices, rebuild, redelivery
 from snapshots.models import ACCEPTED, NO_ANSWER, REFUSED, Delivery
@@ -51,7 +51,7 @@ class EventFilter(ChoiceFilter):
     """Named here: to look for the events that occur would read every row."""
 
     title = parameter_name = "event"
-    offered = {event: (event, Q(event=event)) for event in (*Event, notices.SYNC_FAILED, notices.SYNC_RECOVERED)}
+    offered = {event: (event, Q(event=event)) for event in (*Event, notices.SYNC_FAILED, *OptionalEvent.values)}
 
 
 class OutcomeFilter(ChoiceFilter):

@@ -221,8 +221,7 @@ def _itself() -> Troubles:
         Trouble(subject=name, url=url, reason=reason, hint=condition.HINTS[name]) for name, reason in unmet.items()
     ]
     shown += [
-        Trouble(subject=concern.subject, url=url, reason=f"{concern.title}. {concern.reason}", hint=concern.hint)
-        for concern in condition.concerns_of_the_machine()
+        Trouble(subject=name, url=url, reason=reason, hint=hint) for name, reason, hint in condition.other_troubles()
     ]
     return Troubles(title="Docora itself", count=len(shown), url=url, shown=shown)
 

@@ -79,6 +79,10 @@ def _has_parked_files(**of: OuterRef) -> Q:
     return Q(Exists(Parked.objects.filter(**of)))
 
 
+def _is_served() -> Q:
+    return Q(synced_at__isnull=False) | Q(files__gt=0)
+
+
 def _unreadable() -> Q:
     watches = Watch.objects.filter(repository=OuterRef("pk"))
     return Q(Exists(watches)) & ~Q(Exists(watches.filter(access_denied_at=None)))
@@ -258,6 +262,14 @@ APP = States(
             condition=lambda: Q(slow_since__isnull=False),
             meaning="Its endpoint took too long to answer. It is served apart from the others until it is quick again.",
             cure="None needed.",
+        ),
+        State(
+            name="idle",
+            label="not sent to yet",
+            tone="calm",
+            condition=lambda: ~Q(Exists(Watch.objects.filter(_is_served(), app=OuterRef("pk")))),
+            meaning="Nothing of what it watches now has reached it, or it watches nothing.",
+            cure="None needed. To see whether it answers, ping it.",
         ),
         State(
             name="active",

@@ -282,8 +282,8 @@ class WatchAdmin(ConsoleAdmin):
         return states.reason_of(watch)[1][:120] or NOTHING
 
     @admin.display(description="In sync", ordering="synced_at")
-    def synced(self, watch: Watch) -> object:
-        return ago(watch.synced_at)
+    def synced(self, watch: Watch) -> SafeString | str:
+        return _but_for_parked(watch, ago(watch.synced_at)) if watch.synced_at else NOTHING
 
     def facts(self, watch: Watch) -> list[Fact]:
         self.prepare([watch])
@@ -292,8 +292,8 @@ class WatchAdmin(ConsoleAdmin):
             ("Files delivered", self.files_delivered(watch)),
             ("App", page_link(watch.app, watch.app.name)),
             ("Repository", page_link(watch.repository)),
-            ("The app has", commit_link(watch.repository, watch.synced_commit)),
-            ("In sync", ago(watch.synced_at)),
+            ("The app has", _commit_of(watch)),
+            ("In sync", self.synced(watch)),
             ("Attempts in a row", watch.retry_count),
             ("Next attempt", NOTHING if watch.app.disabled_at else due(watch.retry_at)),
             ("Next look at the repository", _next_look(watch)),
@@ -324,6 +324,20 @@ class WatchAdmin(ConsoleAdmin):
     def resync_selected(self, request: HttpRequest, watches: QuerySet[Watch]) -> HttpResponse:
         explanation = "Every file is sent to the apps again, also those that they have."
         return bulk.confirm(request, "resync", watches, explanation)
+
+
+def _but_for_parked(watch: Watch, shown: SafeString | str) -> SafeString | str:
+    refused = watch.refused  # type: ignore[attr-defined]
+    return format_html("{} but for {}", shown, plural(refused, "parked file")) if refused else shown
+
+
+def _commit_of(watch: Watch) -> SafeString | str:
+    """Told of everything is not the same as having it: what the endpoint refused it does not have."""
+    if not watch.synced_commit:
+        return NOTHING
+    commit = commit_link(watch.repository, watch.synced_commit)
+    is_empty = watch.refused and not watch.done  # type: ignore[attr-defined]
+    return format_html("no file of {}", commit) if is_empty else _but_for_parked(watch, commit)
 
 
 def _next_look(watch: Watch) -> SafeString | str:

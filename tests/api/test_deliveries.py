@@ -86,6 +86,21 @@ def test_a_delivery_has_an_id_named_like_the_others(alice_api: Api, watched: str
 
 
 @pytest.mark.any_database  # PostgreSQL reads so few rows without an index
+def test_a_file_in_pieces_says_which_piece_each_attempt_was(
+    alice_api: Api, alice: Receiver, watched: str, remote: HostedRepository, work: Work, settings: Any
+) -> None:
+    settings.BINARY_CHUNK_THRESHOLD_BYTES, settings.BINARY_CHUNK_SIZE_BYTES = 10, 16
+    remote.commit({"large.bin": b"\xff" * 30})
+    alice_api.call("POST", f"{watched}/refresh")
+    work()
+    logged = attempts(alice_api, f"{watched}/deliveries?path=large.bin")
+    sent = [request.payload["file"]["chunk"] for request in alice.requests if request.path == "large.bin"]
+    assert [(each["index"] + 1, each["total"]) for each in sent] == [(1, 3), (2, 3), (3, 3)]
+    assert [(each["piece"], each["pieces"]) for each in reversed(logged)] == [(1, 3), (2, 3), (3, 3)]
+    whole = attempts(alice_api, f"{watched}/deliveries?path=README.md")
+    assert [(each["piece"], each["pieces"]) for each in whole] == [(None, None)]
+
+
 def test_every_filter_reads_a_range_of_the_index(watched: str) -> None:
     """By watch and time, in the order of the page: no sorting, and no row of another watch."""
     moment, rows = timezone.now(), Watch.objects.get().deliveries.order_by("-attempted_at", "-pk")

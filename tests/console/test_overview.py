@@ -138,10 +138,10 @@ def test_what_the_alerts_tell_of_the_machine_needs_attention_here_too(
     fake_redis.hset("docora:disks", "disk-host", json.dumps([10**9, 100 * 10**9, timezone.now().timestamp()]))
     shown = overview(admin)
     assert "disk-host" in shown
-    assert "disk nearly full. 1.0 % of 100.0 GB are free" in shown
+    assert "disk nearly full: 1.0 % of 100.0 GB are free" in shown
     assert "Nothing needs attention" not in shown
     monkeypatch.setattr("repositories.base.pulse.count_workers", lambda *_, **__: 0)
-    assert "no worker takes this queue. Waiting: 0 jobs." in overview(admin)
+    assert "no worker takes urgent, snapshots, deliveries, deliveries-slow" in overview(admin)
 
 
 def test_populate_refuses_a_database_in_use(watch: Watch) -> None:

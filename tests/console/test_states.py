@@ -48,6 +48,7 @@ APPS: dict[str, dict[str, Any]] = {
     "failing": {"failing_since": EARLIER},
     "resting": {"resting_until": LATER},
     "slow": {"slow_since": EARLIER},
+    "idle": {"resting_until": EARLIER},
     "active": {"resting_until": EARLIER},
 }
 
@@ -87,6 +88,7 @@ def test_a_repository_is_in(watch: Watch, name: str, fields: dict[str, Any]) -> 
 @pytest.mark.parametrize(("name", "fields"), APPS.items(), ids=list(APPS))
 def test_an_app_is_in(watch: Watch, name: str, fields: dict[str, Any]) -> None:
     App.objects.update(**fields)
+    Watch.objects.update(synced_at=None if name == "idle" else NOW)
     assert name_of(APP, watch.app) == name
 
 

@@ -1,5 +1,6 @@
 """What the console says is what the receiver and the database know."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -89,6 +90,8 @@ def test_an_app_that_refused_every_file_has_none(
     for shown in (page(admin, "repositories_watch_changelist"), page(admin, "repositories_watch_change", watch.pk)):
         assert "0 of 3, 3 parked" in shown
         assert 'dc-warn">0 of 3' in shown
+        assert "ago</time> but for 3 parked files" in shown
+    assert re.search(r"no file of <a [^>]*><code [^>]*>\w{10}</code></a>", shown)
 
 
 def test_a_refused_update_still_counts_as_a_file_that_the_app_has(
@@ -100,6 +103,7 @@ def test_a_refused_update_still_counts_as_a_file_that_the_app_has(
         work()
     assert len(alice.files[watch.repository.public_id]) == 3
     assert "3 of 3, 1 parked" in page(admin, "repositories_watch_changelist")
+    assert "</code></a> but for 1 parked file<" in page(admin, "repositories_watch_change", watch.pk)
 
 
 class TestDisabledApp:

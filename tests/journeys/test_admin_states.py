@@ -59,7 +59,8 @@ TRUTH = {
         "resting": "a.failing_since IS NULL AND a.resting_until > datetime('now')",
         "refusing": f"a.failing_since IS NULL AND {_PARKED}",
         "slow": "a.failing_since IS NULL AND a.slow_since IS NOT NULL",
-        "active": f"a.failing_since IS NULL AND a.slow_since IS NULL AND NOT {_PARKED}",
+        "idle": "a.failing_since IS NULL AND w.synced_at IS NULL AND w.files = 0",
+        "active": f"a.failing_since IS NULL AND a.slow_since IS NULL AND w.files > 0 AND NOT {_PARKED}",
     },
 }
 
@@ -244,6 +245,7 @@ def test_every_state_is_shown_as_it_is_and_its_cure_works(stage: Stage) -> None:
     stage.shows("watch", "busy", "scanning")
     stage.watch("late")
     stage.shows("watch", "late", "pending")
+    stage.shows("app", "late", "idle")
     stage.shows("repository", "late", "unseen")
     stage.press("repository", "healthy", "Re-clone")
     stage.confirm("Re-clone")
