@@ -353,7 +353,7 @@ def _web(name: str) -> Iterator[Finding]:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / (1 << 20):,.0f} MiB".replace(",", " ")
+    return f"{size / (1 << 20):,.0f} MiB"
 
 
 _CHECKS: dict[str, Check] = {

@@ -328,7 +328,7 @@ class WatchAdmin(ConsoleAdmin):
 
 def _but_for_parked(watch: Watch, shown: SafeString | str) -> SafeString | str:
     refused = watch.refused  # type: ignore[attr-defined]
-    return format_html("{} but for {}", shown, plural(refused, "parked file")) if refused else shown
+    return format_html("<span>{} but for {}</span>", shown, plural(refused, "parked file")) if refused else shown
 
 
 def _commit_of(watch: Watch) -> SafeString | str:

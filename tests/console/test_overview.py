@@ -77,7 +77,8 @@ def _tile(page: str, title: str) -> tuple[str, str]:
 
 
 def _chart(page: str, title: str) -> str:
-    return next(figure for figure in re.findall(r"<figure.*?</figure>", page, re.S) if title in figure)
+    charts: list[str] = re.findall(r"<figure.*?</figure>", page, re.S)
+    return next(figure for figure in charts if title in figure)
 
 
 def overview(client: Client) -> str:
