@@ -33,6 +33,35 @@ def test_every_check_of_ready_and_every_kind_of_alert_is_described() -> None:
     assert condition.CONCERNS.keys() == condition.TITLES.keys()
 
 
+def test_the_readme_names_hosts_and_trusted_networks_before_the_first_call() -> None:
+    text = (ROOT / "README.md").read_text()
+    order = ["make run", "DOCORA_GIT_HOSTS", "DOCORA_TRUSTED_NETWORKS", "manage.py onboard", "curl"]
+    assert [text.index(words) for words in order] == sorted(text.index(words) for words in order)
+
+
+def test_the_page_on_running_has_a_key_rotation_in_steps_that_ends_the_old_key() -> None:
+    steps = re.findall(r"^\d\. .*?(?=^\d\. |^\S)", _section("Keys"), re.M | re.S)
+    words = [
+        "Make a new one",
+        "ENCRYPTION_KEYS=NEW,OLD",
+        "Restart",
+        "manage.py rotate_encryption",
+        "Remove the old key",
+    ]
+    assert [word for step, word in zip(steps, words, strict=True) if word not in step] == []
+
+
+def test_the_page_on_running_tells_the_format_of_logs_and_the_mode_of_backups() -> None:
+    assert "DOCORA_LOG_FORMAT" in _section("Logs")
+    assert "`GET /ready`" in _section("Health")
+    assert "owner alone" in re.sub(r"\s+", " ", _section("Backup"))
+
+
+def _section(heading: str) -> str:
+    """Of docs/running.md, up to the next heading."""
+    return re.split(rf"^##+ {heading}\n", (ROOT / "docs/running.md").read_text(), flags=re.M)[1].split("\n## ")[0]
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_says_what_it_does(name: str) -> None:
     command = load_command_class(COMMANDS[name], name)

@@ -275,6 +275,7 @@ class TestAnswers:
         with server(drip) as url:
             answer = post(url, timeout=0.5)
         assert answer.timed_out
+        assert (answer.error_class, answer.error) == ("timeout", "timed out after 0.5 s")
 
     def test_an_answer_before_the_body_is_read_counts(self) -> None:
         """As a proxy does that refuses by the length alone."""
