@@ -30,16 +30,17 @@ def insert(
     if not rows:
         return
     quote, meta = connection.ops.quote_name, model._meta
-    columns = {name: quote(str(meta.get_field(name).column)) for name in fields}  # type: ignore[union-attr]
-    statement = f"INSERT INTO {quote(meta.db_table)} ({', '.join(columns.values())}) VALUES "  # noqa: S608  names of our own
-    row_of_places = f"({', '.join(['%s'] * len(fields))})"
+    found = {name: meta.get_field(name) for name in fields}
+    columns = {name: quote(str(field.column)) for name, field in found.items()}  # type: ignore[union-attr]
+    statement = f"INSERT INTO {quote(meta.db_table)} ({', '.join(columns.values())}) "  # the names are our own
     conflict = ""
     if instead_of:
         others = ", ".join(f"{columns[name]} = EXCLUDED.{columns[name]}" for name in fields if name not in instead_of)
         conflict = f" ON CONFLICT ({', '.join(columns[name] for name in instead_of)}) DO UPDATE SET {others}"
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
-            cursor.executemany(f"{statement}{row_of_places}{conflict}", rows)
-        else:  # PostgreSQL would be asked once for each row
-            places = ", ".join([row_of_places] * len(rows))
-            cursor.execute(f"{statement}{places}{conflict}", [value for row in rows for value in row])
+            cursor.executemany(f"{statement}VALUES ({', '.join(['%s'] * len(fields))}){conflict}", rows)
+        else:  # an array for each column: a place for each value takes psycopg longer to read than all else here
+            arrays = ", ".join(f"%s::{field.db_type(connection)}[]" for field in found.values())
+            values = [list(column) for column in zip(*rows, strict=True)]
+            cursor.execute(f"{statement}SELECT * FROM unnest({arrays}){conflict}", values)  # noqa: S608  as above

@@ -1,0 +1,28 @@
+"""Many rows at once, on both databases."""
+
+import pytest
+
+from repositories.models import Repository
+from snapshots import rows
+from snapshots.models import File
+
+pytestmark = pytest.mark.django_db
+AWKWARD = ["NULL", "", 'a"quote', "it's", "back\\slash", "{a,b}", "new\nline", "100% %s", "ä → 🙂"]
+
+
+def test_every_text_and_every_byte_arrives_as_it_was_given() -> None:
+    repository = Repository.objects.create(url="https://example.com/a", name="a", clone_key="a")
+    paths: list[tuple[str, bytes | None]] = [*((text, None) for text in AWKWARD), ("raw", bytes(range(256)))]
+    given = [(repository.pk, bytes([number] * 32), *path) for number, path in enumerate(paths)]
+    rows.insert(File, ("repository", "path_digest", "path", "raw_path"), given)
+    found = File.objects.order_by("pk").values_list("repository", "path_digest", "path", "raw_path")
+    assert [(pk, bytes(digest), path, raw and bytes(raw)) for pk, digest, path, raw in found] == given
+
+
+def test_a_row_that_is_there_is_overwritten_where_that_is_asked_for() -> None:
+    repository = Repository.objects.create(url="https://example.com/a", name="a", clone_key="a")
+    columns = ("repository", "path_digest", "path", "raw_path")
+    for path in ("old", "new"):
+        one = [(repository.pk, b"one", path, None)]
+        rows.insert(File, columns, one, instead_of=("repository", "path_digest"))
+    assert File.objects.get().path == "new"
