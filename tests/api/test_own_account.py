@@ -15,6 +15,7 @@ from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
 from repositories import accounts, watches
 from repositories.models import App, PreviousBearer, Watch, WatchStatus
 from snapshots.delivery.run import _Window
+from snapshots.models import Parked
 from tests.support.api import Api
 from tests.support.beside import beside
 from tests.support.worker import Work
@@ -151,6 +152,23 @@ def test_a_delivery_under_way_goes_on_at_the_new_base_url(
     assert second
     assert alice.problems == bob.problems == []
     assert (Watch.objects.get().status, Watch.objects.get().files) == (WatchStatus.SYNCED, files)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_what_the_old_base_url_refuses_while_it_is_changed_goes_to_the_new_one(
+    alice_app: App, alice: Receiver, bob: Receiver, git_host: GitHost, work: Work, lanes: int
+) -> None:
+    App.objects.update(max_in_flight=lanes)
+    bob.webhook_keys, bob.app_id = alice.webhook_keys, alice.app_id
+    many = git_host.create("acme/many")
+    many.commit({f"file-{number:03}.md": f"{number}\n" for number in range(16)})
+    watches.watch(App.objects.get(), many.url)
+    alice.on_request = once(lambda: accounts.change_base_url(alice_app, bob.url), path="file-007.md")
+    with alice.faults.put(ReceiverFault(path="file-007.md", status=422)):
+        work()
+    assert not Parked.objects.exists()
+    assert "file-007.md" in [request.path for request in bob.requests]
+    assert (Watch.objects.get().status, Watch.objects.get().files) == (WatchStatus.SYNCED, 16)
 
 
 def once(act: Callable[[], object], *, path: str) -> Callable[[ReceivedRequest], None]:

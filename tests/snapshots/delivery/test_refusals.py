@@ -87,6 +87,20 @@ def test_an_answer_that_is_about_the_endpoint_or_the_moment_parks_nothing(
     assert alice.files[watch.repository.public_id] == pictures.files()
 
 
+def test_a_parked_file_is_not_sent_again_when_an_interrupted_first_sync_goes_on(
+    alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work
+) -> None:
+    pictures.commit({"a.png": "no", "b.md": "not now"})
+    App.objects.update(max_in_flight=1)
+    with alice.faults.put(NoPictures(status=422)), alice.faults.put(ReceiverFault(path="b.md", status=503, times=1)):
+        watch = watches.watch(alice_app, pictures.url)
+        work()
+        assert Watch.objects.get().status == WatchStatus.PENDING
+        assert try_again(work).status == WatchStatus.SYNCED
+    assert [request.path for request in alice.requests] == ["a.png", "b.md", "b.md"]
+    assert alice.files[watch.repository.public_id] == {"b.md": b"not now"}
+
+
 @pytest.mark.parametrize("status", [409, 413, 415, 422])
 def test_a_file_that_is_surely_refused_is_parked_although_nothing_was_accepted_yet(
     alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, status: int
