@@ -1,17 +1,14 @@
-"""Empties the database after a test that has committed, in a fiftieth of the time of Django's `flush`.
+"""Empties the database after a test that has committed, in a fraction of the time of Django's `flush`.
 
-`flush` empties every table, also those without rows, and then makes every permission and role again. Here the few
-tables that have rows are emptied, and what the migrations have put into the database is left as it is. If a test has
-changed that, or has filled a table with many rows, `flush` does its work.
+`flush` empties every table and then makes every permission and role again, which takes most of its time. Here what
+the migrations have put into the database is left as it is, and on SQLite only the tables that have rows are emptied.
+If a test has changed what the migrations made, `flush` does its work.
 """
 
 from typing import Any
 
 from django.core.management import call_command
 from django.db import connection, transaction
-
-# PostgreSQL keeps deleted rows for a while; a large table is better truncated, which `flush` does.
-_MANY = 1000
 
 
 class Cleaner:
@@ -21,29 +18,31 @@ class Cleaner:
         # Without rows that migrations have inserted: Django's own tests do not find them either.
         _flush()
         self._tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
-        self._initial = self._read([table for table, count in self._count().items() if count])
+        self._initial = self._read(sorted(self._filled()))
 
     def clean(self) -> None:
-        filled = {table: count for table, count in self._count().items() if count and table not in self._initial}
-        if max(filled.values(), default=0) >= _MANY or self._read(list(self._initial)) != self._initial:
+        filled = self._filled() - self._initial.keys()
+        if self._read(list(self._initial)) != self._initial:
             _flush()
             self._initial = self._read(list(self._initial))
             return
         with transaction.atomic(), connection.cursor() as cursor:
             if connection.vendor == "postgresql":
-                cursor.execute("SET LOCAL session_replication_role = replica")  # checks no foreign key
-            else:
-                cursor.execute("PRAGMA defer_foreign_keys = ON")
+                # All of them: rows that were deleted or rolled back would still be in the plans of other tests.
+                names = ", ".join(_quoted(table) for table in self._tables if table not in self._initial)
+                cursor.execute(f"TRUNCATE {names}")
+                return
+            cursor.execute("PRAGMA defer_foreign_keys = ON")
             for table in filled:
                 cursor.execute(f"DELETE FROM {_quoted(table)}")  # noqa: S608  a table's name
 
-    def _count(self) -> dict[str, int]:
-        """How many rows each table has, counted up to _MANY."""
-        counts = [
-            f"SELECT '{table}', COUNT(*) FROM (SELECT 1 FROM {_quoted(table)} LIMIT {_MANY}) AS found"  # noqa: S608
+    def _filled(self) -> set[str]:
+        """The tables that have rows."""
+        found = [
+            f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {_quoted(table)})"  # noqa: S608  a table's name
             for table in self._tables
         ]
-        return dict(_select(" UNION ALL ".join(counts)))
+        return {table for (table,) in _select(" UNION ALL ".join(found))}
 
     @staticmethod
     def _read(tables: list[str]) -> dict[str, list[Any]]:
