@@ -12,7 +12,7 @@ from benchmarks.path.bench import FULL, QUICK, Bench
 from benchmarks.path.postgres import Postgres
 from benchmarks.path.report import FAILED, MISSED, Goal, Result
 from benchmarks.path.rows import Row
-from benchmarks.path.stage import NotDelivered
+from benchmarks.path.stage import NotDelivered, Wrong
 from benchmarks.push import burst, pushes
 
 
@@ -76,7 +76,7 @@ def _results(folder: Path, options: argparse.Namespace) -> Iterator[Result]:
 def _result(bench: Bench, name: str, row: Row, database: str) -> Result:
     try:
         result = Result.of(name, row.title, database, row.goal, row.measure(bench))
-    except (NotDelivered, RuntimeError) as error:
+    except (NotDelivered, Wrong, RuntimeError) as error:
         verdict = MISSED if isinstance(error, NotDelivered) else FAILED
         result = Result(
             row=name, title=row.title, database=database, goal=str(row.goal), verdict=verdict, detail=str(error)
