@@ -1,15 +1,20 @@
 """A worker in the test's own process, so that a failing job fails the test with its own traceback."""
 
 from collections.abc import Callable
+from datetime import timedelta
+from time import sleep
 
+from django.db.models import Max
+from django.utils import timezone
 from rq import SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from repositories import watches
+from repositories import timing, watches
 from repositories.base import queue
 from repositories.base.listed_job import ListedJob
-from repositories.models import Repository
+from repositories.models import Repository, Watch
+from snapshots.models import Completion
 
 # The types of the fixtures `work` and `look`.
 Work = Callable[..., None]
@@ -31,6 +36,8 @@ def run_jobs(*, also_later_ones: bool = False) -> None:
     """Run what is queued, and what that queues; also what is put off to a later time, as if it had come."""
     connection = queue.connection()
     queues = [queue.named(name) for name in queue.ALL]
+    if also_later_ones:
+        _wait_for_short_pauses()
     for each in queues if also_later_ones else []:
         for job_id in each.scheduled_job_registry.get_job_ids():
             each.scheduled_job_registry.remove(job_id)
@@ -39,6 +46,14 @@ def run_jobs(*, also_later_ones: bool = False) -> None:
     worker.work(burst=True, logging_level="ERROR")
     for error in getattr(worker, "errors", []):
         raise error
+
+
+def _wait_for_short_pauses() -> None:
+    """A job that runs before the time that its row names does nothing. Longer pauses are what some tests are about."""
+    soon = timezone.now() + timedelta(seconds=1)
+    for rows in (Watch.objects, Completion.objects):
+        last = rows.filter(retry_at__lt=soon).aggregate(last=Max("retry_at"))["last"]
+        sleep(timing.seconds_until(last))
 
 
 def snapshot(repository: Repository, work: Work) -> None:
