@@ -88,7 +88,12 @@ def complete(watch: Watch, *, sequence: int, commit_sha: str) -> bool:
     """The app has everything of this snapshot. False if somebody has asked for something else meanwhile."""
     return bool(
         Watch.objects.filter(pk=watch.pk, generation=watch.generation, restarts=watch.restarts).update(
-            **_SYNCED, asked_again=False, synced_sequence=sequence, synced_commit=commit_sha, synced_at=timezone.now()
+            **_SYNCED,
+            asked_again=False,
+            synced_sequence=sequence,
+            synced_commit=commit_sha,
+            synced_at=timezone.now(),
+            step={},
         )
     )
 

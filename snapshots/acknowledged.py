@@ -13,6 +13,8 @@ _BATCH = 500
 
 def forget_refusals_that_are_over(watch: Watch, sequence: int) -> None:
     """Once the app has all of this snapshot that it does not refuse."""
+    if not Parked.objects.filter(watch=watch).exists():
+        return
     file_ids = refusals_that_are_over(watch, sequence)
     for start in range(0, len(file_ids), _BATCH):
         Parked.objects.filter(watch=watch, file__in=file_ids[start : start + _BATCH]).delete()

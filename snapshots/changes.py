@@ -43,17 +43,26 @@ class Change:
     manual: bool = False
 
 
+def _place(change: Change) -> int:
+    """In the order in which the events are told."""
+    return (Event.DELETE, Event.CREATE, Event.UPDATE).index(change.event)
+
+
 def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
     """Everything that brings the app from what it has to snapshot `sequence`: deletes, creates, updates."""
     later: dict[Event, array[int]] = {Event.CREATE: array("q"), Event.UPDATE: array("q")}
-    if Delivered.objects.filter(watch=watch).exists():
-        for change in _compare(watch, sequence, _candidates(watch, sequence)):
+    candidates = _candidates(watch, sequence)
+    if len(candidates) <= _BATCH:  # few enough to be kept: they are compared once
+        yield from sorted(_compare(watch, sequence, candidates), key=_place)
+        return
+    if watch.synced_sequence or Delivered.objects.filter(watch=watch).exists():
+        for change in _compare(watch, sequence, candidates):
             if change.event is Event.DELETE:
                 yield change
             else:
                 later[change.event].append(change.file_id)
     else:
-        later[Event.CREATE] = _candidates(watch, sequence)
+        later[Event.CREATE] = candidates
     for file_ids in later.values():
         yield from _compare(watch, sequence, file_ids)
 
@@ -154,8 +163,10 @@ def _versions(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, _V
     columns = ("file_id", "sha256", "since", "blob", "size")
     versions = FileVersion.objects.filter(rows_of("file", batch), repository=watch.repository_id, since__lte=sequence)
     current, ended_later = versions.filter(until=None), versions.filter(until__gt=sequence)
-    found = chain(current.values_list(*columns), ended_later.values_list(*columns))
-    return {version.file_id: version for version in map(_Version._make, found)}
+    found = {version.file_id: version for version in map(_Version._make, current.values_list(*columns))}
+    if any(file_id not in found for file_id in batch):  # a file has one version in a snapshot
+        found |= {version.file_id: version for version in map(_Version._make, ended_later.values_list(*columns))}
+    return found
 
 
 def _not_chosen_any_more(watch: Watch, file_ids: list[int]) -> list[int]:
@@ -168,8 +179,10 @@ def _not_chosen_any_more(watch: Watch, file_ids: list[int]) -> list[int]:
 
 
 def _deletes(gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) -> Iterator[Change]:
-    ended = FileVersion.objects.filter(file=OuterRef("pk"), until__lte=sequence).order_by("-until").values("until")
     ids = [file_id for file_id, had in gone.items() if not _is_refused(parked.get(file_id), had.sha256)]
+    if not ids:
+        return
+    ended = FileVersion.objects.filter(file=OuterRef("pk"), until__lte=sequence).order_by("-until").values("until")
     # The number is part of the message id, which stays the same when the delete is told again.
     ends = dict(File.objects.filter(pk__in=ids).values_list("pk", Subquery(ended[:1])))
     for file_id, path in paths_of(ids):

@@ -328,9 +328,11 @@ def _file_ids(repository: Repository, paths: list[bytes]) -> dict[bytes, int]:
     ids = _ids_by_path(repository, digests) if repository.sequence else {}
     missing = {digest: path for digest, path in digests.items() if path not in ids}
     if missing:
-        columns = ("repository", "path_digest", "path", "raw_path")
-        rows.insert(File, columns, [(repository.pk, digest, *_texts(path)) for digest, path in missing.items()])
-        ids |= _ids_by_path(repository, missing)
+        new = dict(zip(missing.values(), rows.new_ids(File, len(missing)), strict=True))
+        columns = ("id", "repository", "path_digest", "path", "raw_path")
+        given = [(new[path], repository.pk, digest, *_texts(path)) for digest, path in missing.items()]
+        rows.insert(File, columns, given)
+        ids |= new
     return ids
 
 

@@ -32,7 +32,8 @@ def insert(
     quote, meta = connection.ops.quote_name, model._meta
     found = {name: meta.get_field(name) for name in fields}
     columns = {name: quote(str(field.column)) for name, field in found.items()}  # type: ignore[union-attr]
-    statement = f"INSERT INTO {quote(meta.db_table)} ({', '.join(columns.values())}) "  # the names are our own
+    table = f"{quote(meta.db_table)} ({', '.join(columns.values())})"
+    statement = f"INSERT INTO {table} "  # the names are our own
     conflict = ""
     if instead_of:
         others = ", ".join(f"{columns[name]} = EXCLUDED.{columns[name]}" for name in fields if name not in instead_of)
@@ -40,7 +41,25 @@ def insert(
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.executemany(f"{statement}VALUES ({', '.join(['%s'] * len(fields))}){conflict}", rows)
-        else:  # an array for each column: a place for each value takes psycopg longer to read than all else here
+        elif instead_of:  # an array for each column: psycopg would take longer to find a place for each value
             arrays = ", ".join(f"%s::{field.db_type(connection)}[]" for field in found.values())
             values = [list(column) for column in zip(*rows, strict=True)]
             cursor.execute(f"{statement}SELECT * FROM unnest({arrays}){conflict}", values)  # noqa: S608  as above
+        else:  # a fifth of what the arrays cost here, and less in the server
+            with connection.wrap_database_errors, cursor.copy(f"COPY {table} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+
+
+def new_ids(model: type[models.Model], count: int) -> list[int]:
+    """For as many rows that are inserted next, in this transaction: so nobody has to ask which ids they got."""
+    table = model._meta.db_table
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":  # nobody else writes before this transaction has ended
+            cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", [table])
+            (last,) = cursor.fetchone() or (0,)
+            return list(range(last + 1, last + 1 + count))
+        sequence = "(SELECT pg_get_serial_sequence(%s, %s)::regclass)"
+        question = f"SELECT nextval({sequence}) FROM generate_series(1, %s)"  # noqa: S608  no value is in it
+        cursor.execute(question, [connection.ops.quote_name(table), model._meta.pk.column, count])
+        return [pk for (pk,) in cursor.fetchall()]

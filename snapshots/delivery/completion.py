@@ -34,22 +34,21 @@ def record(watch: Watch, snapshot: Snapshot) -> float | None:
     Returns the seconds from the notice of the change to its last acknowledgement, where there was one.
     """
     with transaction.atomic():
-        rows = Watch.objects.select_for_update().filter(pk=watch.pk, generation=watch.generation)
-        before = rows.first()
+        rows = Watch.objects.select_for_update(of=("self",)).filter(pk=watch.pk, generation=watch.generation)
+        before = rows.select_related("app").first()
         if before is None or not (before.asked_again or before.synced_sequence < snapshot.sequence):
             return None
         if not watch_state.complete(watch, sequence=snapshot.sequence, commit_sha=snapshot.commit_sha):
             return None
         Completion.objects.filter(watch=watch, pending=True).update(pending=False)
         made = Completion.objects.create(**_facts(before, snapshot))
-        Watch.objects.filter(pk=watch.pk).update(step={})
     return None if made.latency_ms is None else made.latency_ms / 1000
 
 
 def _facts(before: Watch, snapshot: Snapshot) -> dict[str, Any]:
     """`before` is the watch as it was until now, with all that was acknowledged since its last completion."""
     step = Step(**before.step)
-    wanted = App.objects.values_list("events", flat=True).get(pk=before.app_id)
+    previous, oldest = _previous_and_oldest_missed(before, snapshot)
     return {
         "watch": before,
         "app_id": before.app_id,
@@ -61,29 +60,34 @@ def _facts(before: Watch, snapshot: Snapshot) -> dict[str, Any]:
         "updated": step.updated,
         "deleted": step.deleted,
         "parked": step.parked,
-        "left_out": _count_left_out(before, snapshot),
+        "left_out": _count_left_out(before, previous, snapshot),
         "files": before.files,
         "digest": before.digest,
         "noticed_at": noticed_at(snapshot),
         "fetched_at": snapshot.fetched_at,
         "first_acknowledged_at": step.first_at,
         "last_acknowledged_at": step.last_at,
-        "latency_ms": _latency(before, snapshot, step.last_at),
-        "pending": _EVENT in wanted,
+        "latency_ms": _latency(before, oldest, snapshot, step.last_at),
+        "pending": is_wanted_by(before.app),
     }
 
 
-def _latency(before: Watch, snapshot: Snapshot, last: datetime | None) -> int | None:
+def _previous_and_oldest_missed(before: Watch, snapshot: Snapshot) -> tuple[Snapshot | None, Snapshot]:
+    """The snapshot that the app had, where there is one, and the first one after it."""
+    since = Snapshot.objects.filter(repository=before.repository_id, sequence__gte=before.synced_sequence)
+    found = {each.sequence > before.synced_sequence: each for each in since.order_by("sequence")[:2]}
+    return found.get(False), found.get(True, snapshot)
+
+
+def _latency(before: Watch, oldest: Snapshot, snapshot: Snapshot, last: datetime | None) -> int | None:
     """From the notice of the oldest commit that the app did not have. None where no change was acknowledged, and for a
     first sync or a resync: their commits may be years old."""
     if last is None or not 0 < before.synced_sequence < snapshot.sequence:
         return None
-    missed = Snapshot.objects.filter(repository=before.repository_id, sequence__gt=before.synced_sequence)
-    oldest = missed.order_by("sequence").first() or snapshot
     return max(0, round((last - noticed_at(oldest)).total_seconds() * 1000))
 
 
-def _count_left_out(before: Watch, snapshot: Snapshot) -> int:
+def _count_left_out(before: Watch, previous: Snapshot | None, snapshot: Snapshot) -> int:
     """Files that changed in this step and are not sent because of their size, and submodules that are new."""
     selection = before.selection
     too_large = Q(sha256=b"")
@@ -96,7 +100,7 @@ def _count_left_out(before: Watch, snapshot: Snapshot) -> int:
         began.filter(too_large, Q(until=None) | Q(until__gt=snapshot.sequence)).values_list("file_id", flat=True)
     )
     paths = _submodules(snapshot)
-    if previous := Snapshot.objects.filter(repository=before.repository_id, sequence=before.synced_sequence).first():
+    if previous:
         paths -= _submodules(previous)
     for start in range(0, len(ids), _BATCH):
         paths.update(File.objects.filter(pk__in=ids[start : start + _BATCH]).values_list("path", flat=True))
@@ -107,9 +111,13 @@ def _submodules(snapshot: Snapshot) -> set[str]:
     return {item["path"] for item in snapshot.left_out if item["reason"] == "submodule"}
 
 
+def is_wanted_by(app: App) -> bool:
+    return app.wants(_EVENT)
+
+
 def request(watch: Watch) -> None:
     """If the app is still to be told. An attempt that has to wait for its time does so in the job."""
-    if watch.app.wants(_EVENT) and Completion.objects.filter(watch=watch, pending=True).exists():
+    if is_wanted_by(watch.app) and Completion.objects.filter(watch=watch, pending=True).exists():
         messages.send_complete(watch.pk, lane=endpoint.lane_of(watch.app))
 
 
@@ -157,7 +165,7 @@ def announce(watch: Watch, lane: str) -> float | None:
     completion = Completion.objects.filter(watch=watch, pending=True).order_by("pk").last()
     if completion is None:
         return None
-    if not watch.app.wants(_EVENT) or _is_overtaken(completion):
+    if not is_wanted_by(watch.app) or _is_overtaken(completion):
         Completion.objects.filter(pk=completion.pk).update(pending=False)
         return None
     if rest := max(timing.seconds_until(completion.retry_at), timing.seconds_of_rest(watch.app)):

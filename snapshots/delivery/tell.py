@@ -121,8 +121,10 @@ def _deliver(watch: Watch, job_id: str, lane: str) -> float | None:
 def _rerun_after_current(watch: Watch) -> None:
     """A run that found the lock busy gave up; queue its work again, also for a watch that was renewed meanwhile."""
     same = Watch.objects.filter(app=watch.app_id, repository=watch.repository_id, access_denied_at=None)
-    for left_over in due(same):
-        request_delivery(left_over)
+    left_over = due(same)
+    if left_over.exists():  # seldom, and quicker asked than all that the rows have
+        for left in left_over:
+            request_delivery(left)
     completion.request(watch)
 
 
@@ -164,7 +166,8 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:
         endpoint.note_success(watch.app, slowest=told.slowest)
-    completion.announce(watch, lane)
+    if completion.is_wanted_by(watch.app):
+        completion.announce(watch, lane)
     return None
 
 
