@@ -108,9 +108,10 @@ def write(
 ) -> bool:
     """Write down the pinned commit; False if a newer fetch has been written, or the repository is gone."""
     while repository := Repository.objects.filter(pk=repository_id, fence__lt=fence).first():
+        last = Snapshot.objects.filter(repository=repository, sequence=repository.sequence).first()
         with clones.open_blobs(repository.clone_key) as blobs:
             # All of them before the first content is read: one git lists the commit, and then reads from it.
-            changes = Packed(_Change._make, _compare(repository, commit, blobs))
+            changes = Packed(_Change._make, _compare(repository, last, commit, blobs))
             digests = Packed(Digest._make, _digests(repository, changes, blobs, on_progress or _nobody_listens))
         with transaction.atomic():
             base = Repository.objects.select_for_update(no_key=True).filter(
@@ -118,7 +119,7 @@ def write(
             )
             if base.exists():
                 snapshot = Snapshot(commit_sha=commit, branch=branch, noticed_at=noticed_at, fetched_at=fetched_at)
-                _store(repository, snapshot, fence, map(list, map(zip, changes, digests)))
+                _store(repository, last, snapshot, fence, map(list, map(zip, changes, digests)))
                 return True
     log.info("Dropped the snapshot of repository %s at %s: it was overtaken", repository_id, commit)
     return False
@@ -135,28 +136,25 @@ def _nobody_listens(done: int, total: int) -> None:
     pass
 
 
-def _compare(repository: Repository, commit: str, blobs: Blobs) -> Iterator[_Change]:
+def _compare(repository: Repository, last: Snapshot | None, commit: str, blobs: Blobs) -> Iterator[_Change]:
     """With the manifest: by the trees of the last commit, or in full where those do not tell."""
     rules = ignore.rules_at(commit, blobs)
-    if _trees_are_enough(repository, commit, blobs):
-        for listed in batches(trees.differences(blobs, repository.commit_sha, commit)):
+    if last and _trees_are_enough(last, commit, blobs):
+        for listed in batches(trees.differences(blobs, last.commit_sha, commit)):
             yield from _changes(listed, _known(repository, listed), rules)
     else:
         yield from _all_changes(repository, commit, blobs, rules)
 
 
-def _trees_are_enough(repository: Repository, commit: str, blobs: Blobs) -> bool:
+def _trees_are_enough(last: Snapshot, commit: str, blobs: Blobs) -> bool:
     """Unless the last commit is not there any more, or something else is ignored or too large now."""
-    last = repository.commit_sha
-    if not last or not blobs.has(clones.pin_of(last)):
+    if not blobs.has(clones.pin_of(last.commit_sha)):
         return False
-    return ignore.are_the_same(last, commit, blobs) and not _limit_was_raised(repository)
+    return ignore.are_the_same(last.commit_sha, commit, blobs) and not _limit_was_raised(last)
 
 
-def _limit_was_raised(repository: Repository) -> bool:
-    snapshots = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
-    left_out = snapshots.values_list("left_out", flat=True).first() or []
-    return any(item["reason"] == _TOO_LARGE and item["size"] <= settings.MAX_FILE_BYTES for item in left_out)
+def _limit_was_raised(last: Snapshot) -> bool:
+    return any(item["reason"] == _TOO_LARGE and item["size"] <= settings.MAX_FILE_BYTES for item in last.left_out)
 
 
 def _all_changes(repository: Repository, commit: str, blobs: Blobs, rules: ignore.Rules) -> Iterator[_Change]:
@@ -227,7 +225,7 @@ def _digests(
 ) -> Iterator[Digest]:
     """One for each change, in their order. A content is read from git once, and only if it was never seen before."""
     seen = FileVersion.objects.filter(repository__clone_key=repository.clone_key).exclude(sha256=b"")
-    if not seen.exists():
+    if not repository.sequence and not seen.exists():
         seen = seen.none()
     total, repeated = _total_and_repeated(change.blob for batch in changes for change in batch if change.blob)
     remembered: dict[str, Digest] = {}
@@ -252,9 +250,9 @@ def _total_and_repeated(blobs: Iterable[str]) -> tuple[int, set[str]]:
     return len(ordered), {blob for blob, following in pairwise(ordered) if blob == following}
 
 
-def _store(repository: Repository, snapshot: Snapshot, fence: int, changes: Iterable[_Digested]) -> None:
-    base = Snapshot.objects.filter(repository=repository, sequence=repository.sequence)
-    last = base.first() if repository.sequence else None
+def _store(
+    repository: Repository, last: Snapshot | None, snapshot: Snapshot, fence: int, changes: Iterable[_Digested]
+) -> None:
     snapshot.repository = repository
     snapshot.sequence = repository.sequence + 1
     snapshot.files, snapshot.bytes = (last.files, last.bytes) if last else (0, 0)

@@ -8,7 +8,7 @@ from django.db import connections
 from django.urls import reverse
 
 # The jobs, and what Django and Python put off importing until they need it.
-_JOBS = ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna")
+_JOBS = ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna", "_strptime")
 _WEB = ("docora.wsgi", "gunicorn.workers.gthread")
 _COMMANDS = (
     "docora.management.commands.rqworker",

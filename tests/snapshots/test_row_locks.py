@@ -84,7 +84,7 @@ def forget_history(watch: Watch) -> None:
     ("act", "statement", "rows"),
     [
         pytest.param(look, 'UPDATE "snapshots_fileversion"', Repository, id="a snapshot"),
-        pytest.param(look_and_deliver, 'INSERT INTO "snapshots_delivery"', Watch, id="answers"),
+        pytest.param(look_and_deliver, 'INSERT INTO "snapshots_delivered"', Watch, id="answers"),
         pytest.param(look_and_deliver, 'UPDATE "repositories_watch" SET .*"synced_commit"', Watch, id="completion"),
         pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Watch, id="unwatch, the watch"),
         pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Repository, id="unwatch, the repository"),
