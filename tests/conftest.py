@@ -5,7 +5,7 @@ import ipaddress
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fakeredis
@@ -15,17 +15,19 @@ import redis
 from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker, Settings
 
+from docora.demo.bare import BareRepository
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from docora.limits import rate
 from docora.processes import valkey as embedded
-from repositories import accounts, repo_lock, watches
+from repositories import accounts, repo_lock
 from repositories.base import counters, queue
 from repositories.models import App, Watch
 from tests.support.api import Api
 from tests.support.browser import find_chromium
 from tests.support.clean_database import Cleaner
 from tests.support.hostile_host import HostileHost, hostile_host
+from tests.support.prepared_watch import PreparedWatch, Stage
 from tests.support.worker import Work, run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -156,10 +158,10 @@ def git_host(tmp_path: Path, settings: Settings) -> Iterator[GitHost]:
         yield host
 
 
-@pytest.fixture
-def remote(git_host: GitHost) -> HostedRepository:
-    """A public repository with three files."""
-    repository = git_host.create("acme/handbook")
+@pytest.fixture(scope="session")
+def prepared_handbook(tmp_path_factory: pytest.TempPathFactory) -> BareRepository:
+    """Three files in one commit; every `remote` is a copy of it."""
+    repository = BareRepository(tmp_path_factory.mktemp("handbook") / "handbook.git")
     files: dict[str, str | bytes] = {
         "README.md": "# Handbook\n",
         "docs/start.md": "Start here.\n",
@@ -167,6 +169,12 @@ def remote(git_host: GitHost) -> HostedRepository:
     }
     repository.commit(files)
     return repository
+
+
+@pytest.fixture
+def remote(git_host: GitHost, prepared_handbook: BareRepository) -> HostedRepository:
+    """A public repository with three files."""
+    return git_host.create("acme/handbook", copy_of=prepared_handbook)
 
 
 @pytest.fixture
@@ -223,9 +231,20 @@ def work(transactional_db: None) -> Work:
     return run_jobs
 
 
+@pytest.fixture(scope="session")
+def prepared_watch(tmp_path_factory: pytest.TempPathFactory) -> PreparedWatch:
+    return PreparedWatch(tmp_path_factory.mktemp("prepared"))
+
+
 @pytest.fixture
-def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
+def give_handbook(
+    alice: Receiver, git_host: GitHost, remote: HostedRepository, work: Work, prepared_watch: PreparedWatch
+) -> Callable[[App], Watch]:
+    """Let an app of Alice's have the handbook."""
+    return lambda app: prepared_watch.on(Stage(app, alice, git_host, remote), work)
+
+
+@pytest.fixture
+def watch(alice_app: App, give_handbook: Callable[[App], Watch]) -> Watch:
     """Alice has the handbook."""
-    made = watches.watch(alice_app, remote.url)
-    work()
-    return made
+    return give_handbook(alice_app)

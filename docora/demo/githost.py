@@ -53,8 +53,17 @@ _SERVER_CONFIG = {
 class HostedRepository(BareRepository):
     """A repository and who may read it: everybody, or those whose token is in `private_to`."""
 
-    def __init__(self, path: Path, *, name: str, url: str, private_to: frozenset[str] | None, branch: str) -> None:
-        super().__init__(path, default_branch=branch)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str,
+        url: str,
+        private_to: frozenset[str] | None,
+        branch: str,
+        copy_of: BareRepository | None = None,
+    ) -> None:
+        super().__init__(path, default_branch=branch, copy_of=copy_of)
         self.name = name
         self.url = url
         self.private_to = private_to
@@ -141,9 +150,14 @@ class GitHost:
         self._server.server_close()
 
     def create(
-        self, name: str, *, private_to: Collection[str] | None = None, default_branch: str = "main"
+        self,
+        name: str,
+        *,
+        private_to: Collection[str] | None = None,
+        default_branch: str = "main",
+        copy_of: BareRepository | None = None,
     ) -> HostedRepository:
-        """An empty repository `owner/name`, private to the given tokens or public."""
+        """A repository `owner/name`, private to the given tokens or public; empty, or a copy of another one."""
         with self._lock:
             repository = HostedRepository(
                 self._root / f"{name}.git",
@@ -151,6 +165,7 @@ class GitHost:
                 url=f"http://{self.address}/{name}",
                 private_to=None if private_to is None else frozenset(private_to),
                 branch=default_branch,
+                copy_of=copy_of,
             )
             self._repositories[name.lower()] = repository
             self._known_tokens.update(private_to or ())

@@ -1,9 +1,12 @@
-"""The hooks of the API's tests."""
+"""The hooks of the API's tests, and the repository that they are about."""
+
+from collections.abc import Callable
 
 import pytest
 
 from repositories import hints
-from repositories.models import Watch
+from repositories.models import App, Watch
+from tests.support.api import Api
 from tests.support.git_hooks import SENDERS, Sender
 from tests.support.hook_cast import MadeHook
 
@@ -17,6 +20,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def send(request: pytest.FixtureRequest) -> Sender:
     """A push as each git host sends it."""
     return SENDERS[request.param]
+
+
+@pytest.fixture
+def repository_id(alice_api: Api, give_handbook: Callable[[App], Watch]) -> str:
+    """The handbook's, which Alice has."""
+    return give_handbook(App.objects.get()).repository.public_id
 
 
 @pytest.fixture

@@ -55,13 +55,6 @@ class Puller:
             self.files[path] = sha
 
 
-@pytest.fixture
-def repository_id(alice_api: Api, remote: HostedRepository, work: Work) -> str:
-    made: str = alice_api.watch(remote.url).json()["repository_id"]
-    work()
-    return made
-
-
 def look_again(work: Work) -> None:
     watches.request_snapshot(Repository.objects.get())
     work()

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def watched(alice_api: Api, remote: HostedRepository, work: Work) -> str:
-    path = f"/api/repositories/{alice_api.watch(remote.url).json()['repository_id']}"
-    work()
-    return path
+def watched(repository_id: str) -> str:
+    return f"/api/repositories/{repository_id}"
 
 
 def attempts(api: Api, path: str) -> list[Any]:

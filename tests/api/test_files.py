@@ -19,11 +19,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def watched(alice_api: Api, remote: HostedRepository, work: Work) -> str:
+def watched(repository_id: str) -> str:
     """The path of a repository whose files are known."""
-    path = f"/api/repositories/{alice_api.watch(remote.url).json()['repository_id']}"
-    work()
-    return path
+    return f"/api/repositories/{repository_id}"
 
 
 def pages(api: Api, path: str, limit: int) -> Iterator[Any]:

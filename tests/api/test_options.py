@@ -39,13 +39,16 @@ def ensure(api: Api, url: str, **options: Any) -> Any:
 
 
 @pytest.fixture
-def handbook(alice_api: Api, alice: Receiver, remote: HostedRepository, work: Work) -> str:
+def handbook(repository_id: str) -> str:
     """The path of Alice's watch; she has its three files."""
+    return f"{V1}/{repository_id}"
+
+
+def test_ensuring_begins_a_watch(alice_api: Api, alice: Receiver, remote: HostedRepository, work: Work) -> None:
     made = ensure(alice_api, remote.url)
     assert (made.status_code, made["Location"]) == (201, f"{V1}/{made.json()['repository_id']}")
     work()
     assert len(sent(alice)) == 3
-    return str(made["Location"])
 
 
 def test_ensuring_the_same_sends_nothing_and_asks_no_host(

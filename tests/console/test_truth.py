@@ -44,13 +44,6 @@ def admin(client: Client) -> Client:
     return client
 
 
-@pytest.fixture
-def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
-    made = watches.watch(alice_app, remote.url)
-    work()
-    return made
-
-
 def page(client: Client, name: str, *args: object) -> str:
     return client.get(reverse(f"admin:{name}", args=args)).content.decode()
 

@@ -42,13 +42,11 @@ def reconciled() -> None:
 
 
 @pytest.fixture
-def watch(alice_app: App, remote: HostedRepository, work: Work) -> Watch:
+def watch(watch: Watch) -> Watch:
     """In sync, proven long ago."""
-    made = watches.watch(alice_app, remote.url)
-    work()
     Watch.objects.update(access_proven_at=LONG_AGO)
     make_due()
-    return Watch.objects.select_related("repository").get(pk=made.pk)
+    return Watch.objects.select_related("repository").get(pk=watch.pk)
 
 
 @pytest.fixture

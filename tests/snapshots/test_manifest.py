@@ -7,10 +7,9 @@ import pytest
 
 from docora.demo.bare import submodule
 from docora.demo.githost import HostedRepository
-from repositories import watches
 from repositories.git import clones
 from repositories.git.blobs import Blobs, Digest
-from repositories.models import App, Repository
+from repositories.models import Repository, Watch
 from repositories.repo_lock import repo_lock
 from snapshots import manifest, packed
 from snapshots.models import File, FileVersion, Snapshot
@@ -20,10 +19,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def repository(alice_app: App, remote: HostedRepository, work: Callable[..., None]) -> Repository:
-    watches.watch(alice_app, remote.url)
-    work()
-    return Repository.objects.get()
+def repository(watch: Watch) -> Repository:
+    return Repository.objects.get(pk=watch.repository_id)
 
 
 def fetch(repository: Repository) -> tuple[str, int]:

@@ -29,10 +29,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def watch(alice_app: App, alice: Receiver, remote: HostedRepository, work: Work) -> Watch:
+def watch(watch: Watch, alice: Receiver) -> Watch:
     """A watch in sync, whose receiver expects to be told things again."""
-    watch = watches.watch(alice_app, remote.url)
-    work()
     alice.mirror.repeats_are_allowed = True
     alice.told = told = {request.path: request.headers["webhook-id"] for request in alice.requests}  # type: ignore[attr-defined]
     assert len(told) == 3
