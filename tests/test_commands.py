@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from django.core.checks import Tags
 from django.core.management import load_command_class
 
 from docora import condition
@@ -20,6 +21,13 @@ def in_tables(text: str) -> set[str]:
     """The commands that the first cells of tables name."""
     cells = re.findall(r"^\| (`[^|]*) \|", text, re.M)
     return {word for cell in cells for word in re.findall(r"`(?:manage\.py )?(\w+)", cell)}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"check", "rqworker"}))
+def test_before_a_command_at_most_the_database_is_checked(name: str) -> None:
+    """Not the code: that would import every view, and double the time that a command takes."""
+    checks = load_command_class(COMMANDS[name], name).requires_system_checks
+    assert checks in ([], [Tags.database])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/running.md"])

@@ -12,6 +12,7 @@ import pytest
 from cryptography.fernet import Fernet
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
@@ -154,6 +155,8 @@ class TestTheDatabase:
         try:
             with pytest.raises(condition.Unmet, match="interrupted"):
                 condition.check_restored()
+            with pytest.raises(SystemCheckError, match="interrupted"):
+                call_command("apps", skip_checks=False)
         finally:
             with connection.cursor() as cursor:
                 cursor.execute(f"DROP TABLE {UNFINISHED}")

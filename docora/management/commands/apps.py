@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand
 from django.db.models import Count, QuerySet
 
 from docora.console import states
 from repositories import watch_state
 from repositories.base.words import number
+from repositories.management.command import OperatorCommand
 from repositories.management.table import table
 from repositories.models import App, Watch
 
 _COLUMNS = ("app", "name", "state", "watches", "failing", "base url", "reason")
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "List the client apps: id, state, how many repositories each watches, and how many of those fail."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -4,13 +4,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from docora.backup import BackupError, keys, service
 from repositories.base.words import plural
+from repositories.management.command import OperatorCommand
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Write one consistent copy of the database to FILE, also while the service works; FILE is checked before it"
         " gets its name, overwrites nothing, and is for its owner alone. The keys are not in it: they are named, and"

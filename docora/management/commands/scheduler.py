@@ -8,20 +8,20 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
 from docora import alerts
 from repositories import canary
 from repositories.base import log_context
+from repositories.management.command import OperatorCommand
 from snapshots.looks import Looks
 from snapshots.schedule import begin_tick
 
 logger = logging.getLogger("docora.scheduler")
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Enqueue what is due, every SCAN_INTERVAL seconds, until SIGTERM or Ctrl-C."
         " Healthy repositories are looked at here, DOCORA_LOOKS_PER_HOST at a time: only a change becomes a job."

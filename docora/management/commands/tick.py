@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from docora import alerts
+from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import check_redis
 from snapshots.schedule import tick
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Look at the repositories that are due, and ask for the jobs of those that need one, and for deliveries that"
         " got lost; tell the operator what needs a person. Safe at any time."

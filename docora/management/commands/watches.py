@@ -5,11 +5,11 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.management.base import BaseCommand
 from django.db.models import F, QuerySet
 
 from docora.console import states
 from repositories.base.words import number
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 from repositories.management.table import table
 from repositories.models import Watch
@@ -20,7 +20,7 @@ _COLUMNS = ("app", "repository id", "repository", "state", "files", "commit", "r
 _BATCH = 500
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "List the watches: which app watches which repository, its state, how many files the app has acknowledged of"
         " those in the newest snapshot, and the reason of the last failure."

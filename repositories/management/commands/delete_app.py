@@ -3,15 +3,16 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from repositories import accounts
 from repositories.base.words import number
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 from repositories.models import App
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Delete a client app with its watches, and the clones that nobody else watches. Asks first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -3,13 +3,12 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from repositories import accounts
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Send nothing more to an app, also of what is being delivered now, and write to its contact."
         " What changes meanwhile is delivered once `enable_app` was called."

@@ -3,13 +3,12 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from repositories import accounts
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Send to a disabled app again: first all that it has missed."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -5,12 +5,13 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from repositories import hooks
+from repositories.management.command import OperatorCommand
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Make a hook that tells of pushes to every watched repository of a host, and print its path and secret. The"
         " secret is not shown again. The admin lists and ends hooks."

@@ -8,15 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from repositories import accounts
 from repositories.base import dialling, places
+from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import redis_answers
 from repositories.models import OptionalEvent
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Register a client app and print its id, bearer token and webhook key. They are not shown again."
         " Warns if nothing can be sent to BASE_URL now."

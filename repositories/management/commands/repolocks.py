@@ -6,7 +6,7 @@ import socket
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from rq.exceptions import NoSuchJobError
 from rq.job import JobStatus
 from rq.serializers import JSONSerializer
@@ -14,6 +14,7 @@ from rq.serializers import JSONSerializer
 from repositories.base import connections
 from repositories.base.listed_job import ListedJob
 from repositories.errors import Holder
+from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import check_redis
 from repositories.management.table import table
 from repositories.repo_lock import LockStatus, force_release, lock_status
@@ -21,7 +22,7 @@ from repositories.repo_lock import LockStatus, force_release, lock_status
 _COLUMNS = ("key", "job", "host", "pid", "age", "waiters")
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "List the held repository locks, or release one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

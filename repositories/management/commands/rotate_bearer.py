@@ -5,14 +5,15 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from repositories import accounts
 from repositories.errors import TooManyTokens
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Give an app a new bearer token and print it. It is not shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -3,14 +3,15 @@
 from typing import Any
 
 from django.apps import apps
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import models, transaction
 
 from repositories.base.crypto import EncryptedField, WrongKeys
 from repositories.base.words import plural
+from repositories.management.command import OperatorCommand
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Encrypt tokens and webhook keys anew with the first key of ENCRYPTION_KEYS. Put a new key in front, restart,"
         " run this, and the older keys can go. Safe while the service runs, and safe to run again."

@@ -3,13 +3,14 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from repositories.management.command import OperatorCommand
 from repositories.management.lookups import find_app
 from snapshots.delivery import notices
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Send a signed ping to an app's endpoint and print how it answers."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -4,17 +4,17 @@ import uuid
 from argparse import ArgumentParser
 from typing import IO, Any, cast
 
-from django.core.management.base import BaseCommand
 from rich.console import Console
 from rich.progress import track
 
+from repositories.management.command import OperatorCommand
 from repositories.management.lock_errors import explaining_lock_errors
 from repositories.management.redis_errors import check_redis
 from repositories.repo_lock import janitor_lock
 from snapshots import reconcile
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "List clones without a row, rows without a clone, leftovers, commits and history that nobody needs, and"
         " what exceeds the quota. Changes nothing unless --apply is given. The scheduler applies it by itself."

@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import IO, Any, cast
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from repositories import watch_state
 from repositories.base import pulse
 from repositories.base.words import plural
+from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import check_redis
 from repositories.management.table import printable
 from repositories.models import Watch
@@ -33,7 +34,7 @@ def _moment(text: str) -> datetime:
     return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Tell an app again what it was told of a repository before. The delivery itself is a job for the workers."
         " With --wait, the exit status is 0 if the app has accepted everything, and 1 as soon as that cannot be"

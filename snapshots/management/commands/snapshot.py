@@ -4,7 +4,7 @@ import uuid
 from argparse import ArgumentParser
 from typing import IO, Any, cast
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -13,6 +13,7 @@ from repositories.base.words import plural
 from repositories.errors import InvalidUrl
 from repositories.git.clones import Listener
 from repositories.git.urls import RemoteUrl
+from repositories.management.command import OperatorCommand
 from repositories.management.lock_errors import explaining_lock_errors
 from repositories.management.redis_errors import check_redis
 from repositories.models import Repository
@@ -21,7 +22,7 @@ from snapshots import look
 from snapshots.models import Snapshot
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Look at a watched repository now and tell its apps what has changed. A worker does it, or, with --wait,"
         " this command itself, which then needs the volume with the clones."
