@@ -354,15 +354,19 @@ def lock_key(watch: Watch) -> str:
     return f"delivery:{watch.app_id}:{watch.repository_id}"
 
 
-def _message(watch: Watch, change: Change, body: Body, *, piece: int = 0) -> FileMessage:
-    """The id is the same for every attempt. A piece has an id of its own, because each transfer starts anew; the last
-    one, which completes the file, has the file's."""
-    pieces = count_pieces(change.size) if piece else 0
+def message_id(watch: Watch, change: Change, piece: bytes = b"") -> str:
+    """The same for every attempt."""
     facts = f"{watch.pk}.{watch.resyncs}.{change.event}.{change.file_id}.{change.since}.".encode()
-    digest = hashlib.sha256(facts if piece == pieces else facts + body.content).hexdigest()
+    return f"msg_{hashlib.sha256(facts + piece).hexdigest()[:32]}"
+
+
+def _message(watch: Watch, change: Change, body: Body, *, piece: int = 0) -> FileMessage:
+    """A piece has an id of its own, because each transfer starts anew; the last one, which completes the file, has the
+    file's."""
+    pieces = count_pieces(change.size) if piece else 0
     return FileMessage(
         event=change.event,
-        id=f"msg_{digest[:32]}",
+        id=message_id(watch, change, b"" if piece == pieces else body.content),
         body=body.content,
         change=change,
         piece=piece,

@@ -25,7 +25,7 @@ def send(request: pytest.FixtureRequest) -> Sender:
 @pytest.fixture
 def repository_id(alice_api: Api, give_handbook: Callable[[App], Watch]) -> str:
     """The handbook's, which Alice has."""
-    return give_handbook(App.objects.get()).repository.public_id
+    return give_handbook(App.objects.get(name="Alice's search")).repository.public_id
 
 
 @pytest.fixture

@@ -83,7 +83,6 @@ def test_a_delivery_has_an_id_named_like_the_others(alice_api: Api, watched: str
         assert attempt["delivery_id"] == attempt["id"] == Delivery.objects.get(message_id=attempt["message_id"]).pk
 
 
-@pytest.mark.any_database  # PostgreSQL reads so few rows without an index
 def test_a_file_in_pieces_says_which_piece_each_attempt_was(
     alice_api: Api, alice: Receiver, watched: str, remote: HostedRepository, work: Work, settings: Any
 ) -> None:
@@ -99,6 +98,7 @@ def test_a_file_in_pieces_says_which_piece_each_attempt_was(
     assert [(each["piece"], each["pieces"]) for each in whole] == [(None, None)]
 
 
+@pytest.mark.any_database  # PostgreSQL reads so few rows without an index
 def test_every_filter_reads_a_range_of_the_index(watched: str) -> None:
     """By watch and time, in the order of the page: no sorting, and no row of another watch."""
     moment, rows = timezone.now(), Watch.objects.get().deliveries.order_by("-attempted_at", "-pk")

@@ -39,8 +39,9 @@ def ensure(api: Api, url: str, **options: Any) -> Any:
 
 
 @pytest.fixture
-def handbook(repository_id: str) -> str:
+def handbook(repository_id: str, alice: Receiver) -> str:
     """The path of Alice's watch; she has its three files."""
+    assert len(sent(alice)) == 3
     return f"{V1}/{repository_id}"
 
 

@@ -1,19 +1,21 @@
 """A watch in sync without its journey: what one real journey has left is copied for every later test.
 
-The first test of a process that asks for it has the real journey: watch, clone, snapshot, delivery. Its clone, its
-rows, its counters, and what the git host and the receiver have noted are kept. The copies name the git host and the app
-of their own test, and their times are as many seconds ago as after the journey.
+The first test of a process that asks for it, with these settings, has the real journey: watch, clone, snapshot,
+delivery. Its clone, its rows, its counters, and what the git host and the receiver have noted are kept. The copies name
+the git host and the app of their own test, and their times are as many seconds ago as after the journey.
 """
 
 import copy
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.db import models, transaction
 from django.utils import timezone
 
@@ -25,12 +27,15 @@ from repositories.base import queue
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Repository, Watch
+from snapshots.changes import Change, Event
 from snapshots.delivery.payloads import iso
+from snapshots.delivery.run import message_id
 from snapshots.delivery.signing import Signer
 from snapshots.models import Completion, Delivered, Delivery, File, FileVersion, Snapshot
 from tests.support.worker import Work
 
 _COUNTERS = "docora:metrics"
+_OWN_TO_EACH_TEST = {"GIT_HOSTS", "REPOS_BASE_PATH", "REDIS_URL"}
 # A table comes after those that it refers to.
 _TABLES: tuple[type[models.Model], ...] = (
     Repository,
@@ -53,23 +58,35 @@ class Stage:
     host: GitHost
     remote: HostedRepository
 
+    def is_usual(self) -> bool:
+        """Whether nothing has happened on it yet, the app wants no optional events, and nobody is about to fail."""
+        happened = self.receiver.requests or self.host.requests or Repository.objects.exists()
+        faults = [*self.receiver.faults._faults, *self.host.faults._faults]
+        return not happened and not faults and not self.app.events
+
 
 class PreparedWatch:
     """`on(stage)` gives the watch: by the real journey for the first time, as a copy afterwards."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left: _Left | None = None
+        self._left: dict[str, _Left] = {}
 
     def on(self, stage: Stage, work: Work) -> Watch:
-        is_usual = stage.app.events == []  # an app that wants more is told more
-        if self._left and is_usual:
-            return self._left.copy_to(stage)
+        under, is_usual = _settings(), stage.is_usual()
+        if is_usual and under in self._left:
+            return self._left[under].copy_to(stage)
         made = watches.watch(stage.app, stage.remote.url)
         work()
         if is_usual:
-            self._left = _Left.of(stage, self._folder)
+            self._left[under] = _Left.of(stage, self._folder)
         return made
+
+
+def _settings() -> str:
+    """All that may be set otherwise in another test, and make another journey."""
+    names = sorted(name for name in dir(settings) if name.isupper() and name not in _OWN_TO_EACH_TEST)
+    return repr([(name, getattr(settings, name)) for name in names])
 
 
 @dataclass(frozen=True)
@@ -107,12 +124,13 @@ class _Left:
         later = timedelta(milliseconds=(timezone.now() - self.at) // timedelta(milliseconds=1))
         with transaction.atomic():
             made = self._insert_rows(stage, later)
-        made.app = stage.app
         shutil.copytree(self.clone, clones.path_of(made.repository.clone_key))
         queue.connection().hset(_COUNTERS, mapping=self.counters)
         stage.host.requests += [replace(each, at=each.at + later.total_seconds()) for each in self.asked]
-        stage.receiver.requests += [self._readdressed(each, stage, later) for each in self.received]
+        ids = {delivery.path: delivery.message_id for delivery in made.deliveries.all()}
+        stage.receiver.requests += [self._readdressed(each, stage, later, ids) for each in self.received]
         stage.receiver.mirror = copy.deepcopy(self.mirror)
+        stage.receiver.mirror._acknowledged = set(ids.values())
         return made
 
     def _insert_rows(self, stage: Stage, later: timedelta) -> Watch:
@@ -120,6 +138,8 @@ class _Left:
         inserted: dict[type[models.Model], dict[int, models.Model]] = {App: {self.app: stage.app}}
         for table, rows in self.rows.items():
             copies = [self._copied(row, stage, later, inserted) for row in rows]
+            if table is Delivery:
+                _name_messages(copies, inserted[FileVersion].values())
             table._default_manager.bulk_create(copies)
             inserted[table] = {row.pk: made for row, made in zip(rows, copies, strict=True)}
         [made] = inserted[Watch].values()
@@ -147,12 +167,31 @@ class _Left:
             values |= {"url": str(remote), "clone_key": remote.clone_key}
         return type(row)(**values)
 
-    def _readdressed(self, request: ReceivedRequest, stage: Stage, later: timedelta) -> ReceivedRequest:
+    def _readdressed(
+        self, request: ReceivedRequest, stage: Stage, later: timedelta, ids: dict[str, str]
+    ) -> ReceivedRequest:
         """As if it had been sent to this app, about a repository of this host, so much later; signed again."""
         body = request.body.replace(self.address.encode(), stage.host.address.encode())
         for time in (request.payload["timestamp"], request.payload["noticed_at"]):
             body = body.replace(time.encode(), iso(datetime.fromisoformat(time) + later).encode())
         headers = dict(request.headers) | {"host": stage.receiver.url.removeprefix("http://")}
-        signed = Signer(stage.app).headers(headers["webhook-id"], body)
+        signed = Signer(stage.app).headers(ids[request.path], body)
         headers |= {name.lower(): value for name, value in signed.items()}
         return replace(request, headers=headers, body=body, payload=json.loads(body))
+
+
+def _name_messages(deliveries: list[Any], versions: Iterable[Any]) -> None:
+    """By the keys of the new rows, as a run does."""
+    of_path = {version.file.path: version for version in versions}
+    for delivery in deliveries:
+        version = of_path[delivery.path]
+        delivery.message_id = message_id(
+            delivery.watch,
+            Change(
+                event=Event(delivery.event),
+                file_id=version.file_id,
+                path=version.file.git_path,
+                sha256=version.sha256,
+                since=version.since,
+            ),
+        )
