@@ -126,6 +126,11 @@ class _Window:
         return 1 if self.lanes == 1 else self.batch + self.lanes
 
     @property
+    def ahead(self) -> int:
+        """So many messages may be unanswered. The bodies of more would take memory, and no lane would be busier."""
+        return 4 * self.lanes
+
+    @property
     def refill_at(self) -> int:
         """Prepare more messages when so many are left unanswered: enough to keep every lane busy meanwhile."""
         return 0 if self.lanes == 1 else self.lanes
@@ -242,6 +247,8 @@ class Run:
                 self._record()
             else:
                 self._collect(self._window.refill_at)
+        while self._client.unanswered >= self._window.ahead:
+            self._collect(self._window.refill_at)
         while self._client.unanswered_bytes > _BYTES_UNDER_WAY:
             self._collect(self._client.unanswered - 1)
         if not self._failure:

@@ -77,6 +77,23 @@ def test_a_killed_worker_repeats_no_more_than_what_was_under_way(
     assert max(under_way) <= runs._Window(2).size == 10
 
 
+def test_the_bodies_of_a_few_messages_are_in_memory_at_once(
+    alice_app: App, many: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    App.objects.update(max_in_flight=2)
+    submit, unanswered = WebhookClient.submit, []
+
+    def submit_and_look(client: WebhookClient[FileMessage], message: FileMessage) -> None:
+        submit(client, message)
+        unanswered.append(client.unanswered)
+
+    monkeypatch.setattr(WebhookClient, "submit", submit_and_look)
+    watches.watch(alice_app, many.url)
+    work()
+    assert len(unanswered) > runs._Window(2).ahead
+    assert max(unanswered) == runs._Window(2).ahead == 8
+
+
 @pytest.mark.parametrize(("lanes", "under_way"), [(1, 1), (8, 128 + 8), (32, 128 + 32), (100, 400 + 100)])
 def test_as_many_messages_are_under_way_as_documented(lanes: int, under_way: int) -> None:
     """docs/delivery.md: 128, or four times `max_in_flight` if that is more, and those in flight; with 1, one."""
