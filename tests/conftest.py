@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fakeredis
 import hypothesis
@@ -14,6 +15,7 @@ import pytest
 import redis
 from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker, Settings
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from docora.demo.bare import BareRepository
 from docora.demo.githost import GitHost, HostedRepository
@@ -87,6 +89,23 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     with django_db_blocker.unblock(), pytest.MonkeyPatch.context() as patched:
         cleaner = Cleaner()
         patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _: cleaner.clean())
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_are_found_once() -> Iterator[None]:
+    """Every test client makes the middleware anew, which then looks at each static file: 20 ms for each client."""
+    found: dict[str, Any] = {}
+    find = WhiteNoiseMiddleware.add_files_from_finders
+
+    def find_once(middleware: WhiteNoiseMiddleware) -> None:
+        if not found:
+            find(middleware)
+            found.update(middleware.files)
+        middleware.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WhiteNoiseMiddleware, "add_files_from_finders", find_once)
         yield
 
 
