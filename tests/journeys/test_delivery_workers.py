@@ -92,6 +92,7 @@ def test_a_delivery_that_is_killed_fifty_times_misses_nothing(tmp_path: Path) ->
         remote.commit(_files(rounds))
         receiver.faults.put(ReceiverFault(delay=0.005))
         repository_id = stage.watch(token, remote)
+        files = remote.files()
         kills: list[tuple[int, int]] = []
         while len(kills) < KILLS:
             before = len(receiver.requests)
@@ -100,10 +101,11 @@ def test_a_delivery_that_is_killed_fifty_times_misses_nothing(tmp_path: Path) ->
             before = len(receiver.requests)
             if _kill(stage, with_its_worker=len(kills) in KILLS_OF_WORKERS):
                 kills.append((before, len(receiver.requests)))
-            if receiver.files_of(repository_id) == remote.files():
+            if receiver.files_of(repository_id) == files:
                 rounds += 1
                 remote.commit(_files(rounds))
-        wait_until(lambda: receiver.files_of(repository_id) == remote.files(), "it ends")
+                files = remote.files()
+        wait_until(lambda: receiver.files_of(repository_id) == files, "it ends")
         assert receiver.problems == []
         _assert_repeats_were_under_way([request.headers["webhook-id"] for request in receiver.requests], kills)
 

@@ -64,7 +64,8 @@ def test_after_fifty_kills_everything_arrives(tmp_path: Path) -> None:
         assert len(kills) == KILLS
         files = play.receivers[0].files
         for repository in repositories:
-            wait_until(lambda r=repository: r.files() in files.values(), "the last commit arrives", 90)  # type: ignore[misc]
+            last = repository.files()
+            wait_until(lambda last=last: last in files.values(), "the last commit arrives", 90)  # type: ignore[misc]
         assert play.receivers[0].problems == []
         assert not list((play.service.data / "repos" / ".drafts").iterdir())
 
@@ -76,15 +77,17 @@ def test_a_failed_look_is_tried_again_by_itself_and_at_once_when_somebody_asks(t
         repository = play.host.create("acme/handbook")
         repository.commit({"a.md": "a"})
         files, faults = play.receivers[0].files, play.host.faults
+        first = repository.files()
         with faults.put(GitFault(kinds={"fetch"}, status=503, times=1)):
             play.apps[0].watch(repository.url)
-            wait_until(lambda: repository.files() in files.values(), "the look is tried again")
+            wait_until(lambda: first in files.values(), "the look is tried again")
         repository.commit({"b.md": "b"})
+        second = repository.files()
         with faults.put(GitFault(status=503)):
             play.service.manage("snapshot", repository.url)
             wait_until(lambda: _failures(play) >= 3, "the pause has grown to 12 s")
         play.service.manage("snapshot", repository.url)
-        wait_until(lambda: repository.files() in files.values(), "the request ends the pause", 11)
+        wait_until(lambda: second in files.values(), "the request ends the pause", 11)
 
 
 def _failures(play: Scene) -> int:

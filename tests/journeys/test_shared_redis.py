@@ -50,7 +50,8 @@ def test_the_documented_user_is_allowed_all_that_docora_does(shared: redis.Redis
         watched = play.apps[0].watch(repository.url).json()["repository_id"]
         play.apps[0].wait_until_synced(watched)
         repository.commit({"README.md": "second"})
-        wait_until(lambda: repository.files() in play.receivers[0].files.values(), "the change arrives")
+        second = repository.files()
+        wait_until(lambda: second in play.receivers[0].files.values(), "the change arrives")
         for command in (["repolocks"], ["reconcile", "--apply"], ["tick"]):
             play.service.manage(*command)
         assert play.apps[0].unwatch(watched).status == 204

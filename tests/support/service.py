@@ -33,10 +33,12 @@ READY = "Ctrl-C stops all of it."
 
 
 def wait_until(condition: Callable[[], object], what: str = "it happens", patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+    """Asks less and less often: an answer may cost a request, or a git, and takes the CPU from what it waits for."""
+    deadline, pause = time.monotonic() + patience, 0.01
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.06)
 
 
 def wait_for_disk(connection: redis.Redis) -> None:
