@@ -15,7 +15,7 @@ import pytest
 import redis
 from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker, Settings
-from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]  # it ships no types
 
 from docora.demo.bare import BareRepository
 from docora.demo.githost import GitHost, HostedRepository
