@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"NO_COLOR": ""}], ids=["as it is", "1", "empty"])
 def test_up_on_a_terminal_is_coloured_unless_told_otherwise(variables: dict[str, str]) -> None:
-    service = Service(**variables)
+    service = Service(**variables).prepare()
     try:
         command = [sys.executable, "manage.py", "up"]
         shown = on_terminal(command, ROOT, service.environment, until=READY)

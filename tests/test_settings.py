@@ -92,18 +92,15 @@ def test_the_one_key_of_earlier_installations_still_decrypts(data_dir: Path) -> 
     assert not (data_dir / "keys" / "encryption_key").exists()
 
 
-def test_keys_are_generated_once_and_for_their_owner_only(data_dir: Path) -> None:
-    assert check(data_dir, command="migrate").returncode == 0
-    keys = {path.name: path.read_text() for path in (data_dir / "keys").iterdir()}
+def test_a_new_data_directory_and_the_keys_that_are_generated_once_are_for_their_owner_only(data_dir: Path) -> None:
+    made = data_dir / "made" / "here"
+    assert check(made, command="migrate").returncode == 0
+    assert made.stat().st_mode & 0o777 == 0o700
+    keys = {path.name: path.read_text() for path in (made / "keys").iterdir()}
     assert set(keys) == {"django_secret_key", "encryption_key"}
-    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (data_dir / "keys").iterdir())
-    assert check(data_dir).returncode == 0
-    assert {path.name: path.read_text() for path in (data_dir / "keys").iterdir()} == keys
-
-
-def test_a_new_data_directory_is_for_its_owner_only(data_dir: Path) -> None:
-    assert check(data_dir / "made" / "here", command="migrate").returncode == 0
-    assert (data_dir / "made" / "here").stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (made / "keys").iterdir())
+    assert check(made).returncode == 0
+    assert {path.name: path.read_text() for path in (made / "keys").iterdir()} == keys
 
 
 def test_a_command_runs_also_where_nobody_reads_what_it_prints(data_dir: Path) -> None:

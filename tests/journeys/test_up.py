@@ -182,7 +182,7 @@ def test_a_stop_leaves_nothing_running(sqlite_service: Service, number: signal.S
 
 
 def test_a_stop_while_it_starts_leaves_nothing_running(sqlite_service: Service) -> None:
-    sqlite_service.launch()
+    sqlite_service.prepare().launch()
     wait_until(lambda: "starting valkey" in sqlite_service.output, "it is starting")
     assert sqlite_service.stop() == 0
     assert sqlite_service.processes() == []
@@ -285,7 +285,7 @@ def test_an_unreachable_redis_is_named(sqlite_service: Service) -> None:
 
 def test_a_valkey_that_does_not_start_is_named(sqlite_service: Service) -> None:
     (sqlite_service.data / "valkey").touch()
-    assert "the embedded Valkey does not start" in refuses(sqlite_service)
+    assert "the embedded Valkey does not start" in refuses(sqlite_service.prepare())
     assert sqlite_service.processes() == []
 
 

@@ -120,9 +120,13 @@ class Service:
 
     def start(self) -> Self:
         """Start it and return when it is ready; the first time, on a database that is migrated already."""
+        return self.prepare().start_as_it_is()
+
+    def prepare(self) -> Self:
+        """Copy keys and a migrated database into its place, unless it has its own."""
         if self._is_untouched():
             migrated().copy_to(self)
-        return self.start_as_it_is()
+        return self
 
     def _is_untouched(self) -> bool:
         """Whether it has neither keys nor a database of its own yet."""
