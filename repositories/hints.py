@@ -11,10 +11,12 @@ sync has locked. If Redis loses a hint, the next planned look finds the change.
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
+
+from redis.client import Pipeline
 
 from repositories import messages
 from repositories.base import queue
@@ -33,11 +35,14 @@ _LOOKED = "docora:hint-look:{}"
 _LONG = "docora:hint-long:{}"
 _HOOKED = "docora:hooked:{}"
 
-# The value is `first-newest-random`: two hints of the same moment are two.
+# The value is `first-newest-random`: two hints of the same moment are two. KEYS: the hint, whether looks take long,
+# whether hooks arrive, the urgent queue. A job that is in line there after the hint was added will read the hint.
 _ADD = """
 local waiting = redis.call('GET', KEYS[1])
 local first = waiting and string.match(waiting, '^[^-]+') or ARGV[1]
 redis.call('SET', KEYS[1], first .. '-' .. ARGV[1] .. '-' .. ARGV[2], 'EX', ARGV[3])
+if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], 1, 'EX', ARGV[4]) end
+return {redis.call('EXISTS', KEYS[2]), redis.call('LPOS', KEYS[4], ARGV[5]) and 1 or 0}
 """
 # What came during the look stays. Its first is taken for its newest: they are at most a look apart.
 _ANSWER = """
@@ -57,25 +62,26 @@ class Hint:
     _value: bytes
 
 
-def give(repositories: Iterable[Repository], *, by_hook: bool) -> None:
-    """Ask for a look at each before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for."""
+def give(repositories: Sequence[Repository], *, by_hook: bool, along_with: Pipeline | None = None) -> None:
+    """Ask for a look at each before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for.
+
+    The commands that are in the pipeline `along_with` go to Redis in the same question.
+    """
     with queue.without_waiting() as connection:
+        pipeline = connection.pipeline(transaction=False) if along_with is None else along_with
+        others = len(pipeline)
         for repository in repositories:
-            key = repository.pk
-            with connection.pipeline(transaction=False) as pipeline:
-                pipeline.eval(_ADD, 1, _WAITING.format(key), f"{time.time():.6f}", secrets.token_hex(4), _KEPT)
-                pipeline.exists(_LONG.format(key))
-                # After the hint was added: a job that is still in line now will read it.
-                pipeline.lpos(queue.named(queue.URGENT).key, messages.urgent_look_job(key))
-                if by_hook:
-                    pipeline.set(_HOOKED.format(key), 1, ex=_HOOKED_FOR)
-                _, takes_long, place_in_line, *_ = pipeline.execute()
-            if place_in_line is not None:
+            keys = [name.format(repository.pk) for name in (_WAITING, _LONG, _HOOKED)]
+            line, job = queue.named(queue.URGENT).key, messages.urgent_look_job(repository.pk)
+            hooked_for = _HOOKED_FOR if by_hook else 0
+            pipeline.eval(_ADD, 4, *keys, line, f"{time.time():.6f}", secrets.token_hex(4), _KEPT, hooked_for, job)
+        for repository, (takes_long, is_in_line) in zip(repositories, pipeline.execute()[others:], strict=True):
+            if is_in_line:
                 continue
             if takes_long or not repository.sequence:
-                messages.look_soon(key)
+                messages.look_soon(repository.pk)
             else:
-                messages.look_now(key)
+                messages.look_now(repository.pk)
 
 
 def newest(repository_id: int) -> Hint | None:

@@ -4,18 +4,19 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
+from redis.client import Pipeline
 
 from repositories import github_app
-from repositories.base import queue
+from repositories.base import crypto, queue
 from repositories.errors import InvalidUrl, NoHook
 from repositories.git.urls import RemoteUrl
 from repositories.models import Hook, Repository, Watch
@@ -26,7 +27,8 @@ OVERLAP = timedelta(days=1)
 _PUBLIC_ID = re.compile(r"hook_[0-9a-f]{24}")
 # By hand: Django needs longer to make this question than the database to answer it, and hooks come in bursts.
 _FIND = """
-SELECT hook.*, repository.id AS repository_pk, repository.ref, repository.branch, repository.sequence
+SELECT hook.host, hook.secret, CASE WHEN hook.previous_secret_until > %s THEN hook.previous_secret ELSE '' END,
+    repository.id, repository.ref, repository.branch, repository.sequence
 FROM repositories_hook hook
 LEFT JOIN repositories_watch watch ON watch.id = hook.watch_id
 LEFT JOIN repositories_repository repository ON repository.id = watch.repository_id
@@ -35,6 +37,20 @@ WHERE hook.public_id = %s
 _LOG = "docora:hook:{}"
 _LOG_KEPT = 90 * 24 * 3600
 _LONGEST_EVENT = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """A hook as what arrives at it needs it: for the one repository, or for all of the host.
+
+    `secrets` are the newest and, while it counts, the one before it. Of the repository no more is read than `concerned`
+    and a hint need.
+    """
+
+    public_id: str
+    secrets: Sequence[str]
+    host: str = ""
+    repository: Repository | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +122,22 @@ def of(watch: Watch) -> Hook:
     return hook
 
 
-def find(public_id: str) -> Hook | None:
-    """With no more of its repository than `concerned` and a hint need."""
+def find(public_id: str) -> Door | None:
     if not _PUBLIC_ID.fullmatch(public_id):
         return None
-    found: Any = next(iter(Hook.objects.raw(_FIND, [public_id])), None)
-    if found and found.watch_id:
-        repository = Repository(pk=found.repository_pk, ref=found.ref, branch=found.branch, sequence=found.sequence)
-        found.watch = Watch(pk=found.watch_id, repository=repository)
-    return cast(Hook | None, found)
+    now = connection.ops.adapt_datetimefield_value(timezone.now())
+    with connection.cursor() as cursor:
+        cursor.execute(_FIND, [now, public_id])
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    host, *stored, key, ref, branch, sequence = row
+    return Door(
+        public_id=public_id,
+        host=host,
+        secrets=[crypto.decrypt(secret) for secret in stored if secret],
+        repository=Repository(pk=key, ref=ref, branch=branch, sequence=sequence) if key else None,
+    )
 
 
 def _new_secret() -> str:
@@ -122,14 +145,14 @@ def _new_secret() -> str:
     return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
 
 
-def is_of_github_app(hook: Hook) -> bool:
+def is_of_github_app(door: Door) -> bool:
     """Whether the hook is that of the host on which the operator's GitHub App reads."""
-    return bool(hook.host) and hook.host == github_app.git_address()
+    return bool(door.host) and door.host == github_app.git_address()
 
 
-def concerned(hook: Hook, push: Push) -> list[Repository]:
+def concerned(door: Door, push: Push) -> list[Repository]:
     """The watched repositories that may have changed."""
-    named = [hook.watch.repository] if hook.watch else _of_host(hook.host, push.path)
+    named = [door.repository] if door.repository else _of_host(door.host, push.path)
     return [repository for repository in named if _may_have_changed(repository, push)]
 
 
@@ -154,19 +177,17 @@ def _may_have_changed(repository: Repository, push: Push) -> bool:
     return not push.refs.isdisjoint(branches) if branches else bool(push.refs)
 
 
-def note(public_id: str, *, event: str, outcome: str, error: str = "") -> None:
-    """Write down what has arrived. `outcome` is accepted, ignored or refused; redis.RedisError if it cannot be."""
+def note(public_id: str, pipeline: Pipeline, *, event: str, outcome: str, error: str = "") -> None:
+    """Write down what has arrived, with the rest of the pipeline. `outcome` is accepted, ignored or refused."""
     facts: dict[Any, Any] = {
         "last_at": time.time(), "last_event": event[:_LONGEST_EVENT], "last_outcome": outcome
     }  # fmt: skip
     if error:
         facts |= {"last_error_at": time.time(), "last_error": error}
     key = _LOG.format(public_id)
-    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
-        pipeline.hset(key, mapping=facts)
-        pipeline.hincrby(key, outcome, 1)
-        pipeline.expire(key, _LOG_KEPT)
-        pipeline.execute()
+    pipeline.hset(key, mapping=facts)
+    pipeline.hincrby(key, outcome, 1)
+    pipeline.expire(key, _LOG_KEPT)
 
 
 def logs(public_ids: Iterable[str]) -> dict[str, Log]:

@@ -364,9 +364,3 @@ class Hook(models.Model):
 
     def __str__(self) -> str:
         return self.public_id
-
-    @property
-    def secrets(self) -> list[str]:
-        """The secret and, during a change, the one before it."""
-        overlaps = self.previous_secret_until is not None and self.previous_secret_until > timezone.now()
-        return [self.secret, self.previous_secret] if overlaps and self.previous_secret else [self.secret]

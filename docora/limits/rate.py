@@ -14,6 +14,7 @@ from functools import cache
 
 import redis
 from django.conf import settings
+from redis.client import Pipeline
 
 from repositories.base import connections
 from repositories.errors import RateLimited, TooManyNewWatches
@@ -26,16 +27,19 @@ _PAUSE_AFTER_FAILURE = 5.0
 _asked_again_at = 0.0
 
 # KEYS[1] holds what is left and when that was so, by the server's clock; it expires once it is full again.
+# ARGV: how much it holds, the seconds of its period, and how much is taken: 1, or 0 to see how long to wait.
 _SPEND = """
 local capacity = tonumber(ARGV[1])
 local period = tonumber(ARGV[2])
+if capacity == 0 then return {'0', '0'} end
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local bucket = redis.call('HMGET', KEYS[1], 'left', 'at')
 local left = tonumber(bucket[1]) or capacity
 left = math.min(capacity, left + (now - (tonumber(bucket[2]) or now)) * capacity / period)
 local wait = 0
-if left >= 1 then left = left - 1 else wait = (1 - left) * period / capacity end
+if left >= 1 then left = left - ARGV[3] else wait = (1 - left) * period / capacity end
+if ARGV[3] == '0' then return {tostring(left), tostring(wait)} end
 redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', tostring(now))
 redis.call('EXPIRE', KEYS[1], period + 1)
 return {tostring(left), tostring(wait)}
@@ -64,8 +68,8 @@ def spend_for_app(app: App, *, spent: Spent | None = None) -> None:
     _spend(f"app:{app.pk}", settings.APP_RATE, spent=spent)
 
 
-def spend_for_address(address: str, *, spent: Spent | None = None, through: redis.Redis | None = None) -> None:
-    _spend(f"address:{_neighbourhood(address)}", settings.ADDRESS_RATE, spent=spent, through=through)
+def spend_for_address(address: str, *, spent: Spent | None = None) -> None:
+    _spend(_of_address(address), settings.ADDRESS_RATE, spent=spent)
 
 
 def spend_for_sign_in(address: str, username: str) -> None:
@@ -83,9 +87,21 @@ def spend_for_new_watch(app: App, *, spent: Spent | None = None) -> None:
     _spend(f"new-watch:{app.pk}", quota, period=3600, error=TooManyNewWatches, spent=spent)
 
 
-def spend_for_hook(hook_id: str, *, through: redis.Redis) -> None:
-    """Only for hooks whose proof holds: others must not be able to use up a hook's allowance."""
-    _spend(f"hook:{hook_id}", settings.HOOK_RATE, through=through)
+def check_hook(address: str, hook_id: str, *, through: redis.Redis) -> float:
+    """Counts a hook against its address, and raises when it has sent too many. Returns the seconds for which the hook's
+    own allowance is used up; the caller counts against that with `count_hook`, and only if the proof holds: others must
+    not be able to use it up. All of it in one question, and the caller hears of it when Redis fails."""
+    with through.pipeline(transaction=False) as pipeline:
+        pipeline.eval(_SPEND, 1, _key(_of_address(address)), settings.ADDRESS_RATE, 60, 1)
+        pipeline.eval(_SPEND, 1, _key(f"hook:{hook_id}"), settings.HOOK_RATE, 60, 0)
+        (_, wait_of_address), (_, wait_of_hook) = pipeline.execute()
+    if wait := float(wait_of_address):
+        raise RateLimited(wait)
+    return float(wait_of_hook)
+
+
+def count_hook(hook_id: str, pipeline: Pipeline) -> None:
+    pipeline.eval(_SPEND, 1, _key(f"hook:{hook_id}"), settings.HOOK_RATE, 60, 1)
 
 
 def spend_for_refresh(watch: Watch) -> None:
@@ -104,20 +120,14 @@ def _spend(
     period: int = 60,
     error: type[RateLimited] = RateLimited,
     spent: Spent | None = None,
-    through: redis.Redis | None = None,
 ) -> None:
-    """Raises the error when the period's allowance is used up; 0 means that there is no limit.
-
-    Who needs Redis anyway asks `through` a connection of its own, and hears of it when Redis fails.
-    """
+    """Raises the error when the period's allowance is used up; 0 means that there is no limit."""
     global _asked_again_at
-    if not quota or (through is None and time.monotonic() < _asked_again_at):
+    if not quota or time.monotonic() < _asked_again_at:
         return
     try:
-        left, wait = map(float, (through or connection()).eval(_SPEND, 1, f"docora:rate:{name}", quota, period))
+        left, wait = map(float, connection().eval(_SPEND, 1, _key(name), quota, period, 1))
     except redis.RedisError as failure:
-        if through:
-            raise
         _asked_again_at = time.monotonic() + _PAUSE_AFTER_FAILURE
         log.warning("Requests are not limited for %g s: %s", _PAUSE_AFTER_FAILURE, failure)
         return
@@ -125,6 +135,14 @@ def _spend(
         spent.append(Allowance(name=name.partition(":")[0], quota=quota, window=period, left=left))
     if wait:
         raise error(wait)
+
+
+def _key(name: str) -> str:
+    return f"docora:rate:{name}"
+
+
+def _of_address(address: str) -> str:
+    return f"address:{_neighbourhood(address)}"
 
 
 def _neighbourhood(address: str) -> str:

@@ -90,7 +90,7 @@ def test_an_unknown_hook_is_answered_as_a_wrong_proof(made: MadeHook, send: Send
 
 
 def test_the_secret_that_unknown_hooks_are_checked_against_opens_none(made: MadeHook) -> None:
-    for secret in (receive._NOBODY.secret, receive._NOBODY.previous_secret):
+    for secret in receive._NOBODY.secrets:
         assert github(secret, "acme/handbook").to(f"/hooks/hook_{'0' * 24}").status_code == 401
 
 
@@ -229,6 +229,13 @@ def test_a_forged_hook_uses_up_no_allowance(made: MadeHook, settings: Settings) 
     assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
 
 
+def test_a_forged_hook_is_not_told_that_the_hook_has_sent_too_much(made: MadeHook, settings: Settings) -> None:
+    settings.HOOK_RATE = 1
+    sent = [github(made.secret, "acme/handbook").to(made.url).status_code for _ in range(2)]
+    assert sent == [202, 429]
+    assert github("wrong", "acme/handbook").to(made.url).status_code == 401
+
+
 def test_forged_hooks_from_one_address_end(made: MadeHook, settings: Settings) -> None:
     settings.ADDRESS_RATE = 2
     for expected in (401, 401, 429):
@@ -258,7 +265,8 @@ def stopped_valkey(
     settings.REDIS_URL = f"unix://{socket}"
     for cached in (queue.connection, queue.impatient_connection, rate.connection):
         cached.cache_clear()
-    assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+    while github(made.secret, "acme/handbook").to(made.url).status_code != 202:
+        pass  # a server that has just begun may need more than the 50 ms of one command
     process.send_signal(signal.SIGSTOP)
     yield queue.impatient_connection()
     process.kill()

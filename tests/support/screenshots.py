@@ -76,12 +76,15 @@ from datetime import timedelta
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 from repositories import accounts, hooks
+from repositories.base import queue
 from repositories.models import App, Watch
 from snapshots.models import Completion, Delivery
 for watch in Watch.objects.all()[:3]:
     hook, _ = hooks.open_for(watch)
-    hooks.note(hook.public_id, event="push", outcome="accepted")
-hooks.note(hook.public_id, event="push", outcome="refused", error="The signature is not that of the secret.")
+    with queue.connection().pipeline() as pipeline:
+        hooks.note(hook.public_id, pipeline, event="push", outcome="accepted")
+        hooks.note(hook.public_id, pipeline, event="push", outcome="refused", error="The proof is missing or wrong.")
+        pipeline.execute()
 hooks.open_for_host("github.com")
 for number, app in enumerate(App.objects.all()[:3]):
     accounts.grant(app, "acme/*" if number else "acme/handbook")

@@ -7,7 +7,7 @@ the first that fails is the answer. An unknown id and a wrong proof are answered
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
 import redis
@@ -24,8 +24,8 @@ from docora.limits.client_address import client_address
 from repositories import hints, hooks, messages
 from repositories.base import queue
 from repositories.errors import QueueUnavailable, RateLimited
-from repositories.hooks import Push
-from repositories.models import Hook
+from repositories.hooks import Door, Push
+from repositories.models import Repository
 
 log = logging.getLogger("docora.hooks")
 
@@ -39,15 +39,15 @@ _MOST_PARSED_OF_AN_APP = 1 << 20
 _PATIENCE = 10.0
 
 # What an unknown id is checked against, so that it takes as long as a known one.
-_NOBODY = Hook(public_id="unknown", secret=secrets.token_urlsafe(44), previous_secret=secrets.token_urlsafe(44))
+_NOBODY = Door(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
 
 
 @csrf_exempt
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
-        rate.spend_for_address(client_address(request), through=queue.impatient_connection())
-        return _too_long(request) or _receive(request, hook_id)
+        wait = rate.check_hook(client_address(request), hook_id, through=queue.impatient_connection())
+        return _too_long(request) or _receive(request, hook_id, wait)
     except RateLimited as error:
         return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
     except UnreadablePostError:
@@ -69,50 +69,64 @@ def _too_long(request: HttpRequest) -> HttpResponse | None:
     return None
 
 
-def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
-    hook = hooks.find(hook_id) or _NOBODY
+def _receive(request: HttpRequest, hook_id: str, wait: float) -> HttpResponse:
+    """`wait`: the seconds for which the hook has sent too much. Only somebody who knows the secret may hear of them."""
+    door = hooks.find(hook_id) or _NOBODY
     event = events.event_of(request.headers)
-    body = _verified_body(request, hook)
-    if body is None or hook is _NOBODY:
-        hooks.note(hook.public_id, event=event, outcome="refused", error="The proof is missing or wrong.")
+    body = _verified_body(request, door)
+    if body is None or door is _NOBODY:
+        with queue.impatient_connection().pipeline(transaction=False) as pipeline:
+            hooks.note(door.public_id, pipeline, event=event, outcome="refused", error="The proof is missing or wrong.")
+            pipeline.execute()
         return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
-    rate.spend_for_hook(hook.public_id, through=queue.impatient_connection())
+    if wait:
+        raise RateLimited(wait)
+    content_type = request.content_type or ""
     try:
-        if hook.host and events.is_about_installations(event):
-            return _note_installation(hook, event, events.read_owner(body, request.content_type or ""))
-        push = _push(hook, event, body, request.content_type or "")
+        if door.host and events.is_about_installations(event):
+            return _take_installation(door, event, events.read_owner(body, content_type))
+        return _take(door, event, hooks.concerned(door, _push(door, event, body, content_type)))
     except events.Malformed as error:
-        hooks.note(hook.public_id, event=event, outcome="refused", error=str(error))
+        _note(door, event, "refused", error=str(error))
         return problem(HTTPStatus.BAD_REQUEST, str(error), "malformed")
-    repositories = hooks.concerned(hook, push)
-    hints.give(repositories, by_hook=True)
-    hooks.note(hook.public_id, event=event, outcome="accepted" if repositories else "ignored")
+
+
+def _take(door: Door, event: str, repositories: list[Repository]) -> HttpResponse:
+    _note(door, event, "accepted" if repositories else "ignored", hint_at=repositories)
     return HttpResponse(status=HTTPStatus.ACCEPTED if repositories else HTTPStatus.NO_CONTENT)
 
 
-def _note_installation(hook: Hook, event: str, owner: str) -> HttpResponse:
+def _take_installation(door: Door, event: str, owner: str) -> HttpResponse:
     """Nothing of it is believed but that a look is worth it: a worker asks what the GitHub App may read now."""
-    is_ours = bool(owner) and hooks.is_of_github_app(hook)
+    is_ours = bool(owner) and hooks.is_of_github_app(door)
     if is_ours:
         with queue.without_waiting():
             messages.recheck_owner(owner)
-    hooks.note(hook.public_id, event=event, outcome="accepted" if is_ours else "ignored")
+    _note(door, event, "accepted" if is_ours else "ignored")
     return HttpResponse(status=HTTPStatus.ACCEPTED if is_ours else HTTPStatus.NO_CONTENT)
 
 
-def _push(hook: Hook, event: str, body: bytes, content_type: str) -> Push:
+def _note(door: Door, event: str, outcome: str, *, error: str = "", hint_at: Sequence[Repository] = ()) -> None:
+    """One question to Redis: what has arrived is counted and written down, and the hints are given."""
+    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
+        rate.count_hook(door.public_id, pipeline)
+        hooks.note(door.public_id, pipeline, event=event, outcome=outcome, error=error)
+        hints.give(hint_at, by_hook=True, along_with=pipeline)
+
+
+def _push(door: Door, event: str, body: bytes, content_type: str) -> Push:
     if not events.is_push(event):
         return Push(refs=frozenset())
-    if hook.watch and len(body) > _MOST_PARSED_OF_AN_APP:
+    if door.repository and len(body) > _MOST_PARSED_OF_AN_APP:
         return Push()
     return events.read_push(body, content_type)
 
 
-def _verified_body(request: HttpRequest, hook: Hook) -> bytes | None:
+def _verified_body(request: HttpRequest, door: Door) -> bytes | None:
     """None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
-    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
+    kept = _MOST_BYTES if door.host else _MOST_PARSED_OF_AN_APP + 1
     # Always two, so that the time does not tell that a secret was changed lately.
-    proofs = Proofs(request.headers, [*hook.secrets, _NOBODY.secret][:2])
+    proofs = Proofs(request.headers, [*door.secrets, *_NOBODY.secrets][:2])
     body = bytearray()
     for piece in _pieces(request):
         proofs.update(piece)
