@@ -100,7 +100,8 @@ def _send_all(doors: list[Hook], commits: list[list[str]], hooks: int) -> list[f
 
 def _begin(url: str, request: bytes) -> socket.socket:
     address = urlsplit(url)
-    connection = socket.create_connection((address.hostname or "", address.port or 80))
+    connection = socket.socket()
+    connection.connect((address.hostname or "", address.port or 80))
     connection.sendall(request)
     return connection
 

@@ -10,7 +10,6 @@
 """
 
 import http.client
-import os
 import signal
 import socket
 import time
@@ -26,7 +25,7 @@ from redis.retry import Retry
 from rq import Queue, Worker
 
 from docora.env import WEB_THREADS
-from docora.processes import interrupted, leftovers, valkey, warm_up, web
+from docora.processes import interrupted, leftovers, priority, valkey, warm_up, web
 from docora.processes.children import Child
 from docora.processes.preflight import StartError
 from docora.processes.prepared import PreparedCommand
@@ -35,7 +34,7 @@ from docora.processes.signals import StopRequests
 LOOK_INTERVAL = 0.5
 START_PATIENCE = 120.0
 # Of the workers: pages, hooks and Valkey come first where the processor is short.
-_NICENESS = 10
+_NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,5 +262,5 @@ class Supervisor:
 
 
 def _work(command: PreparedCommand, mark: str) -> None:
-    os.nice(_NICENESS)
+    priority.give_way(_NICENESS)
     command.run(name=mark)

@@ -37,8 +37,8 @@ _SILENCE = timedelta(seconds=30)
 _AFTER_A_CRASH = [1, 5, 30]
 # In one step: a job that stands in no line would never run, and its id would be taken.
 _MOVE_TO_FRONT = "if redis.call('LREM', KEYS[1], 1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[1], ARGV[1]) end"
-# Seconds for one command of a caller that answers at once, with an error if it must: the answer to a hook has 0.1 s.
-_IMPATIENT = 0.05
+# Seconds for one question of a caller that answers at once, with an error if it must: the answer to a hook has 0.1 s.
+_IMPATIENT = 0.08
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -194,9 +194,9 @@ def test_a_large_body_is_hashed_in_pieces_and_not_parsed(made: MadeHook, monkeyp
     kept: list[int] = []
     push = receive._push
 
-    def note_kept(hook: Hook, event: str, body: bytes, content_type: str) -> hooks.Push:
+    def note_kept(door: hooks.Door, event: str, body: bytes, content_type: str) -> hooks.Push:
         kept.append(len(body))
-        return push(hook, event, body, content_type)
+        return push(door, event, body, content_type)
 
     monkeypatch.setattr(Proofs, "update", note)
     monkeypatch.setattr(receive, "_push", note_kept)
@@ -266,7 +266,7 @@ def stopped_valkey(
     for cached in (queue.connection, queue.impatient_connection, rate.connection):
         cached.cache_clear()
     while github(made.secret, "acme/handbook").to(made.url).status_code != 202:
-        pass  # a server that has just begun may need more than the 50 ms of one command
+        pass  # a server that has just begun may need more than the 80 ms of one question
     process.send_signal(signal.SIGSTOP)
     yield queue.impatient_connection()
     process.kill()
@@ -298,5 +298,5 @@ def test_a_redis_that_hangs_is_waited_for_once_and_shortly(
         for _ in range(2):  # the second on a new connection
             waited.clear()
             assert sent.to(made.url).status_code == 503
-            assert waited == [0.05]
+            assert waited == [0.08]
     assert "Requests are not limited" not in caplog.text, "the limits of other requests have more patience"
