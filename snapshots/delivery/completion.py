@@ -75,8 +75,9 @@ def _facts(before: Watch, snapshot: Snapshot) -> dict[str, Any]:
 def _previous_and_oldest_missed(before: Watch, snapshot: Snapshot) -> tuple[Snapshot | None, Snapshot]:
     """The snapshot that the app had, where there is one, and the first one after it."""
     since = Snapshot.objects.filter(repository=before.repository_id, sequence__gte=before.synced_sequence)
-    found = {each.sequence > before.synced_sequence: each for each in since.order_by("sequence")[:2]}
-    return found.get(False), found.get(True, snapshot)
+    found = list(since.order_by("sequence")[:2])
+    previous = found.pop(0) if found and found[0].sequence == before.synced_sequence else None
+    return previous, found[0] if found else snapshot
 
 
 def _latency(before: Watch, oldest: Snapshot, snapshot: Snapshot, last: datetime | None) -> int | None:

@@ -368,8 +368,9 @@ def test_a_disabled_app_is_told_once_it_is_enabled(
     assert [request.status for request in told(alice)] == [410, 200]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_the_latency_is_that_of_the_oldest_commit_which_the_app_did_not_have(
-    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look, is_kept: bool
 ) -> None:
     assert Completion.objects.get().latency_ms is None  # a first sync: its commit may be years old
     long_ago = timezone.now() - timedelta(minutes=10)
@@ -377,6 +378,8 @@ def test_the_latency_is_that_of_the_oldest_commit_which_the_app_did_not_have(
         Repository.objects.update(noticed_at=long_ago)
         remote.commit({"README.md": "two"})
         look()
+    if not is_kept:
+        Snapshot.objects.order_by("sequence")[0].delete()  # what the app has; history is trimmed
     remote.commit({"README.md": "three"})
     Watch.objects.update(retry_at=None)
     look()
