@@ -45,6 +45,7 @@ MIDDLEWARE = [
     "docora.request_id.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "docora.csp.ContentSecurityPolicy",
+    "docora.api.hooks.middleware.HooksFirst",
     "docora.api.gate.ApiGate",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -1,4 +1,4 @@
-"""Where each door is."""
+"""Where each door is. Hooks of git hosts come in before: docora/api/hooks/middleware.py."""
 
 from django.contrib import admin
 from django.urls import path
@@ -6,7 +6,6 @@ from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView
 
 from docora import health
-from docora.api.hooks.receive import receive
 from docora.api.mount import api, api_v1
 from docora.metrics.view import metrics
 
@@ -26,7 +25,6 @@ urlpatterns = [
     path("api/", _to_the_docs),
     path("api/v1", _to_the_docs),
     path("api/v1/", _to_the_docs),
-    path("hooks/<str:hook_id>", receive),
     path("api/v1/", api_v1.urls),
     path("api/", api.urls),
     path("admin/", admin.site.urls),

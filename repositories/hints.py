@@ -14,19 +14,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
-
-from redis.client import Pipeline
+from typing import Protocol, cast
 
 from repositories import messages
 from repositories.base import queue
-from repositories.models import Repository
 
 # Seconds between the beginnings of two looks at one repository that hints ask for.
 INTERVAL = 1.0
 _KEPT = 3600
 # A repository whose look was too long for the urgent queue uses the ordinary one for a while.
 _LONG_FOR = 600
+# A hint that comes so many milliseconds after a job was queued for the ones before it asks for no further job.
+_ASKED_FOR = 2000
 # Hooks that have arrived within this time are expected to go on arriving.
 _HOOKED_FOR = 7 * 24 * 3600
 
@@ -34,20 +33,35 @@ _WAITING = "docora:hint:{}"
 _LOOKED = "docora:hint-look:{}"
 _LONG = "docora:hint-long:{}"
 _HOOKED = "docora:hooked:{}"
+_ASKED = "docora:hint-asked:{}"
 
-# The value is `first-newest-random`: two hints of the same moment are two. KEYS: the hint, whether looks take long,
-# whether hooks arrive, the urgent queue. A job that is in line there after the hint was added will read the hint.
-_ADD = """
-local waiting = redis.call('GET', KEYS[1])
-local first = waiting and string.match(waiting, '^[^-]+') or ARGV[1]
-redis.call('SET', KEYS[1], first .. '-' .. ARGV[1] .. '-' .. ARGV[2], 'EX', ARGV[3])
-if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], 1, 'EX', ARGV[4]) end
-return {redis.call('EXISTS', KEYS[2]), redis.call('LPOS', KEYS[4], ARGV[5]) and 1 or 0}
+# In Lua: add a hint for each repository. `keys` are the urgent queue and, for each, the hint, whether looks take long,
+# whether hooks arrive, and whether a job was queued for the hint a moment ago. `words` are the time, for how long hooks
+# are expected from now on and, for each, a random text and the job of its look. A hint's value is
+# `first-newest-random`: two hints of the same moment are two.
+# Returns for each whether looks take long, and whether a job that will see this hint is there already: one that is in
+# line, or one for an earlier hint that is not answered yet, which looks again because the value has changed.
+GIVE = f"""
+local function give_hints(keys, words)
+  local now, hooked_for, found = words[1], words[2], {{}}
+  for n = 1, (#keys - 1) / 4 do
+    local hint, long, hooked, asked = unpack(keys, 4 * n - 2, 4 * n + 1)
+    local random, job = words[2 * n + 1], words[2 * n + 2]
+    local waiting = redis.call('GET', hint)
+    local first = waiting and string.match(waiting, '^[^-]+') or now
+    redis.call('SET', hint, first .. '-' .. now .. '-' .. random, 'EX', {_KEPT})
+    if hooked_for ~= '0' then redis.call('SET', hooked, 1, 'EX', hooked_for) end
+    found[#found + 1] = redis.call('EXISTS', long)
+    local will_see = (waiting and redis.call('EXISTS', asked) == 1) or redis.call('LPOS', keys[1], job)
+    found[#found + 1] = will_see and 1 or 0
+  end
+  return found
+end
 """
 # What came during the look stays. Its first is taken for its newest: they are at most a look apart.
 _ANSWER = """
 local waiting = redis.call('GET', KEYS[1])
-if not waiting or waiting == ARGV[1] then redis.call('DEL', KEYS[1]) return 1 end
+if not waiting or waiting == ARGV[1] then redis.call('DEL', KEYS[1], KEYS[2]) return 1 end
 local newest, random = string.match(waiting, '^[^-]+-([^-]+)-(.+)$')
 if newest then redis.call('SET', KEYS[1], newest .. '-' .. newest .. '-' .. random, 'KEEPTTL') end
 return 0
@@ -62,26 +76,43 @@ class Hint:
     _value: bytes
 
 
-def give(repositories: Sequence[Repository], *, by_hook: bool, along_with: Pipeline | None = None) -> None:
-    """Ask for a look at each before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for.
+class Hinted(Protocol):
+    """A repository: its row, or as much of it as is known where the hint comes in."""
 
-    The commands that are in the pipeline `along_with` go to Redis in the same question.
-    """
-    with queue.without_waiting() as connection:
-        pipeline = connection.pipeline(transaction=False) if along_with is None else along_with
-        others = len(pipeline)
-        for repository in repositories:
-            keys = [name.format(repository.pk) for name in (_WAITING, _LONG, _HOOKED)]
-            line, job = queue.named(queue.URGENT).key, messages.urgent_look_job(repository.pk)
-            hooked_for = _HOOKED_FOR if by_hook else 0
-            pipeline.eval(_ADD, 4, *keys, line, f"{time.time():.6f}", secrets.token_hex(4), _KEPT, hooked_for, job)
-        for repository, (takes_long, is_in_line) in zip(repositories, pipeline.execute()[others:], strict=True):
-            if is_in_line:
+    @property
+    def pk(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+
+
+def give(repository: Hinted, *, by_hook: bool = False) -> None:
+    """Ask for a look before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for."""
+    keys, words = script_arguments([repository], by_hook=by_hook)
+    script = f"{GIVE} return give_hints(KEYS, ARGV)"
+    request_looks([repository], queue.impatient_connection().eval(script, len(keys), *keys, *words))
+
+
+def script_arguments(repositories: Sequence[Hinted], *, by_hook: bool) -> tuple[list[str], list[str]]:
+    """The `keys` and `words` of GIVE."""
+    keys, words = [queue.key_of(queue.URGENT)], [f"{time.time():.6f}", str(_HOOKED_FOR if by_hook else 0)]
+    for repository in repositories:
+        keys += [name.format(repository.pk) for name in (_WAITING, _LONG, _HOOKED, _ASKED)]
+        words += [secrets.token_hex(4), messages.urgent_look_job(repository.pk)]
+    return keys, words
+
+
+def request_looks(repositories: Sequence[Hinted], found: Sequence[int]) -> None:
+    """At each for which no job is there that will see the hint; `found` is what GIVE has returned."""
+    with queue.without_waiting():
+        for repository, takes_long, will_be_seen in zip(repositories, found[::2], found[1::2], strict=True):
+            if will_be_seen:
                 continue
             if takes_long or not repository.sequence:
                 messages.look_soon(repository.pk)
             else:
                 messages.look_now(repository.pk)
+            # Not before: had the job not been queued, the next hint must try again.
+            queue.impatient_connection().set(_ASKED.format(repository.pk), 1, px=_ASKED_FOR)
 
 
 def newest(repository_id: int) -> Hint | None:
@@ -93,7 +124,8 @@ def newest(repository_id: int) -> Hint | None:
 
 def answer(repository_id: int, hint: Hint) -> bool:
     """A look that began after the hint is over; False if there is a newer hint by now."""
-    return bool(queue.connection().eval(_ANSWER, 1, _WAITING.format(repository_id), hint._value))
+    keys = [name.format(repository_id) for name in (_WAITING, _ASKED)]
+    return bool(queue.connection().eval(_ANSWER, len(keys), *keys, hint._value))
 
 
 def claim_look(repository_id: int) -> float:

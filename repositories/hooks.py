@@ -3,17 +3,14 @@
 import base64
 import re
 import secrets
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.utils import timezone
-from redis.client import Pipeline
 
 from repositories import github_app
 from repositories.base import crypto, queue
@@ -39,18 +36,27 @@ _LOG_KEPT = 90 * 24 * 3600
 _LONGEST_EVENT = 60
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """As much of a watched ref as a hook needs. A model would take longer to make than the rest of the answer."""
+
+    pk: int
+    ref: str
+    branch: str
+    sequence: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """A hook as what arrives at it needs it: for the one repository, or for all of the host.
 
-    `secrets` are the newest and, while it counts, the one before it. Of the repository no more is read than `concerned`
-    and a hint need.
+    `secrets` are the newest and, while it counts, the one before it.
     """
 
     public_id: str
     secrets: Sequence[str]
     host: str = ""
-    repository: Repository | None = None
+    repository: Watched | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +137,12 @@ def find(public_id: str) -> Door | None:
         row = cursor.fetchone()
     if row is None:
         return None
-    host, *stored, key, ref, branch, sequence = row
+    host, *stored, pk, ref, branch, sequence = row
     return Door(
         public_id=public_id,
         host=host,
         secrets=[crypto.decrypt(secret) for secret in stored if secret],
-        repository=Repository(pk=key, ref=ref, branch=branch, sequence=sequence) if key else None,
+        repository=Watched(pk, ref, branch, sequence) if pk else None,
     )
 
 
@@ -150,13 +156,13 @@ def is_of_github_app(door: Door) -> bool:
     return bool(door.host) and door.host == github_app.git_address()
 
 
-def concerned(door: Door, push: Push) -> list[Repository]:
+def concerned(door: Door, push: Push) -> list[Watched]:
     """The watched repositories that may have changed."""
     named = [door.repository] if door.repository else _of_host(door.host, push.path)
     return [repository for repository in named if _may_have_changed(repository, push)]
 
 
-def _of_host(host: str, path: str) -> Iterable[Repository]:
+def _of_host(host: str, path: str) -> list[Watched]:
     """Every watched ref of the repository; of this host alone, whatever URL the host itself names."""
     keys = []
     for scheme in ("https", "http"):
@@ -164,10 +170,11 @@ def _of_host(host: str, path: str) -> Iterable[Repository]:
             keys.append(RemoteUrl.parse(f"{scheme}://{host}/{path}").clone_key)
         except InvalidUrl:
             continue
-    return Repository.objects.filter(clone_key__in=keys)
+    rows = Repository.objects.filter(clone_key__in=keys).values_list("pk", "ref", "branch", "sequence")
+    return [Watched(*row) for row in rows]
 
 
-def _may_have_changed(repository: Repository, push: Push) -> bool:
+def _may_have_changed(repository: Watched, push: Push) -> bool:
     if push.refs is None:
         return True
     if repository.ref:
@@ -177,24 +184,26 @@ def _may_have_changed(repository: Repository, push: Push) -> bool:
     return not push.refs.isdisjoint(branches) if branches else bool(push.refs)
 
 
-def note(public_id: str, pipeline: Pipeline, *, event: str, outcome: str, error: str = "") -> None:
-    """Write down what has arrived, with the rest of the pipeline. `outcome` is accepted, ignored or refused."""
-    facts: dict[Any, Any] = {
-        "last_at": time.time(), "last_event": event[:_LONGEST_EVENT], "last_outcome": outcome
-    }  # fmt: skip
-    if error:
-        facts |= {"last_error_at": time.time(), "last_error": error}
-    key = _LOG.format(public_id)
-    pipeline.hset(key, mapping=facts)
-    pipeline.hincrby(key, outcome, 1)
-    pipeline.expire(key, _LOG_KEPT)
+# In Lua: write down what has arrived. The outcome is accepted, ignored or refused.
+NOTE = f"""
+local function note(key, now, event, outcome, error)
+  redis.call('HINCRBY', key, outcome, 1)
+  redis.call('HSET', key, 'last_at', now, 'last_event', string.sub(event, 1, {_LONGEST_EVENT}), 'last_outcome', outcome)
+  if error ~= '' then redis.call('HSET', key, 'last_error_at', now, 'last_error', error) end
+  redis.call('EXPIRE', key, {_LOG_KEPT})
+end
+"""
+
+
+def log_key(public_id: str) -> str:
+    return _LOG.format(public_id)
 
 
 def logs(public_ids: Iterable[str]) -> dict[str, Log]:
     ids = list(public_ids)
     with queue.connection().pipeline(transaction=False) as pipeline:
         for public_id in ids:
-            pipeline.hgetall(_LOG.format(public_id))
+            pipeline.hgetall(log_key(public_id))
         found = pipeline.execute()
     return {public_id: _read_log(raw) for public_id, raw in zip(ids, found, strict=True)}
 

@@ -50,6 +50,6 @@ def look_in_turn(repository_id: int, *, job_id: str) -> float | None:
     """A look of the ordinary queue; returns the seconds after which to try again, if it must be."""
     hint = hints.newest(repository_id)
     pause = take_snapshot(repository_id, job_id=job_id, hint=hint)
-    if hint and pause is None:
-        hints.answer(repository_id, hint)  # a newer one has asked for a look of its own
+    if hint and pause is None and not hints.answer(repository_id, hint):
+        return 0.0  # a newer one has come during the look, and may have left it to us
     return pause

@@ -388,7 +388,7 @@ def refresh(request: HttpRequest, repository_id: str) -> Status[RepositoryState]
     rate.spend_for_refresh(watch)
     circuit.skip_cooldown(watch.repository)
     try:
-        hints.give([watch.repository], by_hook=False)
+        hints.give(watch.repository)
     except RedisError:
         raise QueueUnavailable from None
     return Status(202, _state(watch, _known_snapshots([watch]).get(watch.pk)))

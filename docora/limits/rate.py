@@ -14,7 +14,6 @@ from functools import cache
 
 import redis
 from django.conf import settings
-from redis.client import Pipeline
 
 from repositories.base import connections
 from repositories.errors import RateLimited, TooManyNewWatches
@@ -26,23 +25,34 @@ _TIMEOUT = 0.5
 _PAUSE_AFTER_FAILURE = 5.0
 _asked_again_at = 0.0
 
-# KEYS[1] holds what is left and when that was so, by the server's clock; it expires once it is full again.
-# ARGV: how much it holds, the seconds of its period, and how much is taken: 1, or 0 to see how long to wait.
-_SPEND = """
-local capacity = tonumber(ARGV[1])
-local period = tonumber(ARGV[2])
-if capacity == 0 then return {'0', '0'} end
-local clock = redis.call('TIME')
-local now = clock[1] + clock[2] / 1000000
-local bucket = redis.call('HMGET', KEYS[1], 'left', 'at')
-local left = tonumber(bucket[1]) or capacity
-left = math.min(capacity, left + (now - (tonumber(bucket[2]) or now)) * capacity / period)
-local wait = 0
-if left >= 1 then left = left - ARGV[3] else wait = (1 - left) * period / capacity end
-if ARGV[3] == '0' then return {tostring(left), tostring(wait)} end
-redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', tostring(now))
-redis.call('EXPIRE', KEYS[1], period + 1)
-return {tostring(left), tostring(wait)}
+# In Lua: what is left in a bucket once `amount` is taken from it, and the seconds to wait where there is not enough.
+# `amount` 0 only looks. The key holds what was left and when, by the server's clock, and expires once it is full again.
+SPEND = """
+local function spend(key, capacity, period, amount)
+  capacity = tonumber(capacity)
+  period = tonumber(period)
+  if capacity == 0 then return 0, 0 end
+  local clock = redis.call('TIME')
+  local now = clock[1] + clock[2] / 1000000
+  local bucket = redis.call('HMGET', key, 'left', 'at')
+  local left = tonumber(bucket[1]) or capacity
+  left = math.min(capacity, left + (now - (tonumber(bucket[2]) or now)) * capacity / period)
+  local wait = 0
+  if left >= 1 then left = left - amount else wait = (1 - left) * period / capacity end
+  if amount == 0 then return left, wait end
+  redis.call('HSET', key, 'left', tostring(left), 'at', tostring(now))
+  redis.call('EXPIRE', key, period + 1)
+  return left, wait
+end
+"""
+_SPEND_ONE = f"""{SPEND}
+local left, wait = spend(KEYS[1], ARGV[1], ARGV[2], 1)
+return {{tostring(left), tostring(wait)}}
+"""
+_LOOK_AT_TWO = f"""{SPEND}
+local _, first = spend(KEYS[1], ARGV[1], 60, 0)
+local _, second = spend(KEYS[2], ARGV[2], 60, 0)
+return {{tostring(first), tostring(second)}}
 """
 
 
@@ -87,21 +97,20 @@ def spend_for_new_watch(app: App, *, spent: Spent | None = None) -> None:
     _spend(f"new-watch:{app.pk}", quota, period=3600, error=TooManyNewWatches, spent=spent)
 
 
+def buckets_of_hook(address: str, hook_id: str) -> dict[str, int]:
+    """What a hook is counted against: each key with its allowance for a minute. The address counts all that it sends,
+    the hook only what has proven itself: others must not be able to use its allowance up."""
+    return {_key(_of_address(address)): settings.ADDRESS_RATE, _key(f"hook:{hook_id}"): settings.HOOK_RATE}
+
+
 def check_hook(address: str, hook_id: str, *, through: redis.Redis) -> float:
-    """Counts a hook against its address, and raises when it has sent too many. Returns the seconds for which the hook's
-    own allowance is used up; the caller counts against that with `count_hook`, and only if the proof holds: others must
-    not be able to use it up. All of it in one question, and the caller hears of it when Redis fails."""
-    with through.pipeline(transaction=False) as pipeline:
-        pipeline.eval(_SPEND, 1, _key(_of_address(address)), settings.ADDRESS_RATE, 60, 1)
-        pipeline.eval(_SPEND, 1, _key(f"hook:{hook_id}"), settings.HOOK_RATE, 60, 0)
-        (_, wait_of_address), (_, wait_of_hook) = pipeline.execute()
-    if wait := float(wait_of_address):
-        raise RateLimited(wait)
-    return float(wait_of_hook)
-
-
-def count_hook(hook_id: str, pipeline: Pipeline) -> None:
-    pipeline.eval(_SPEND, 1, _key(f"hook:{hook_id}"), settings.HOOK_RATE, 60, 1)
+    """Raises when the address has sent too many hooks. Returns the seconds for which the hook's own allowance is used
+    up, which only somebody who knows its secret may hear of. Counts nothing."""
+    buckets = buckets_of_hook(address, hook_id)
+    wait_of_address, wait_of_hook = map(float, through.eval(_LOOK_AT_TWO, 2, *buckets, *buckets.values()))
+    if wait_of_address:
+        raise RateLimited(wait_of_address)
+    return wait_of_hook
 
 
 def spend_for_refresh(watch: Watch) -> None:
@@ -126,7 +135,7 @@ def _spend(
     if not quota or time.monotonic() < _asked_again_at:
         return
     try:
-        left, wait = map(float, connection().eval(_SPEND, 1, _key(name), quota, period, 1))
+        left, wait = map(float, connection().eval(_SPEND_ONE, 1, _key(name), quota, period))
     except redis.RedisError as failure:
         _asked_again_at = time.monotonic() + _PAUSE_AFTER_FAILURE
         log.warning("Requests are not limited for %g s: %s", _PAUSE_AFTER_FAILURE, failure)

@@ -59,11 +59,11 @@ _in_use: ContextVar[redis.Redis | None] = ContextVar("_in_use", default=None)
 
 
 @contextmanager
-def without_waiting() -> Iterator[redis.Redis]:
+def without_waiting() -> Iterator[None]:
     """What this thread asks of the queue inside of the block fails at once if Redis does not answer."""
     token = _in_use.set(impatient_connection())
     try:
-        yield impatient_connection()
+        yield
     finally:
         _in_use.reset(token)
 
@@ -74,6 +74,11 @@ def _connection() -> redis.Redis:
 
 def named(queue: str) -> Queue:
     return Queue(queue, connection=_connection(), job_class=ListedJob, serializer=JSONSerializer)
+
+
+def key_of(queue: str) -> str:
+    """Of the list in Redis in which the jobs of a queue stand in line."""
+    return f"{Queue.redis_queue_namespace_prefix}{queue}"
 
 
 @dataclass(frozen=True, slots=True)

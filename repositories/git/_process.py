@@ -157,7 +157,10 @@ class Child:
 
 @contextlib.contextmanager
 def child(command: Command) -> Iterator[Child]:
-    """A git of its own session, which does not outlive this block."""
+    """A git that leads a process group of its own, and does not outlive this block.
+
+    Not a session of its own: Linux shares the processor between sessions, and git would not give way like its worker.
+    """
     # GitPython would start git somewhere else if it may not be started there.
     if not os.access(command.folder, os.X_OK):
         raise CloneDamaged("The clone is gone.")
@@ -184,7 +187,7 @@ def _start(command: Command, inherited: tuple[int, ...]) -> "subprocess.Popen[by
             istream=subprocess.PIPE,
             as_process=True,
             env=blank | environment,
-            start_new_session=True,
+            process_group=0,
             pass_fds=inherited,
         )
     except GitCommandNotFound:  # what GitPython makes of a working directory that is gone, too

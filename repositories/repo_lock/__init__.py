@@ -2,7 +2,7 @@
 
     with repo_lock("owner/name", job_id=job.id) as held:
         with held.inherit() as fd:
-            git = Popen([...], start_new_session=True, pass_fds=(fd,))
+            git = Popen([...], process_group=0, pass_fds=(fd,))
         with held.guarding(git.pid):
             git.communicate()
         held.check()

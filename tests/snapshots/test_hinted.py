@@ -5,10 +5,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import redis
 from django.utils import timezone
 from pytest_django import Settings
+from rq import Retry
 from rq.timeouts import JobTimeoutException
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
@@ -38,7 +41,7 @@ def waiting(name: str) -> list[str]:
 
 
 def hint(repository: Repository, *, by_hook: bool = True) -> None:
-    hints.give([repository], by_hook=by_hook)
+    hints.give(repository, by_hook=by_hook)
 
 
 def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
@@ -57,27 +60,74 @@ def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
     assert git_host.count(remote, "ls-refs") - asked == 1
 
 
-def test_a_hint_whose_look_is_still_in_line_asks_for_nothing_more(
-    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The repositories for which an urgent look was queued."""
+    keys: list[int] = []
     look_now = messages.look_now
 
     def counted(key: int) -> None:
-        asked.append(key)
         look_now(key)
+        keys.append(key)
 
     monkeypatch.setattr(messages, "look_now", counted)
+    return keys
+
+
+def test_a_hint_whose_look_is_still_in_line_asks_for_nothing_more(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, asked: list[int]
+) -> None:
     hint(repository)
     remote.commit({"new.md": "New.\n"})
+    queue.connection().delete(f"docora:hint-asked:{repository.pk}")  # it stands in line for long
     hint(repository)
     assert asked == [repository.pk]
-    queue.named(queue.URGENT).pop_job_id()  # a worker has taken it, and may have read the hints
-    hint(repository)
-    assert asked == [repository.pk] * 2
-    jobs.look_now(repository.pk)
     work()
     assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_a_hint_asks_for_nothing_more_while_a_job_has_the_ones_before_it(
+    repository: Repository, asked: list[int]
+) -> None:
+    hint(repository)
+    queue.named(queue.URGENT).pop_job_id()  # a worker has taken it, and has read the hint
+    seen = hints.newest(repository.pk)
+    hint(repository)
+    assert asked == [repository.pk]
+    assert seen
+    assert not hints.answer(repository.pk, seen), "that job does not look again"
+
+
+def test_a_hint_asks_again_once_those_before_it_are_answered(repository: Repository, asked: list[int]) -> None:
+    for _ in range(2):
+        hint(repository)
+        queue.connection().delete(queue.key_of(queue.URGENT))
+        seen = hints.newest(repository.pk)
+        assert seen
+        assert hints.answer(repository.pk, seen)
+    assert asked == [repository.pk] * 2
+
+
+def test_a_hint_asks_again_where_no_job_could_be_queued_for_the_one_before(
+    repository: Repository, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(redis.ConnectionError):
+        patch.setattr(queue, "enqueue_now", Mock(side_effect=redis.ConnectionError))
+        hint(repository)
+    assert asked == []
+    hint(repository)
+    assert asked == [repository.pk]
+
+
+def test_a_hint_asks_again_when_the_job_for_the_ones_before_it_is_not_heard_of(
+    repository: Repository, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "_ASKED_FOR", 1)
+    hint(repository)
+    queue.connection().delete(queue.key_of(queue.URGENT))
+    time.sleep(0.01)
+    hint(repository)
+    assert asked == [repository.pk] * 2
 
 
 def noticed_at() -> datetime:
@@ -146,7 +196,7 @@ def test_a_hint_that_comes_during_a_look_causes_another(
     assert hints.newest(repository.pk) is None
 
 
-def test_a_look_of_the_ordinary_queue_leaves_a_newer_hint_to_its_own_look(
+def test_a_look_of_the_ordinary_queue_is_not_the_last_where_a_newer_hint_has_come(
     repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hints, "INTERVAL", 0.01)
@@ -162,8 +212,12 @@ def test_a_look_of_the_ordinary_queue_leaves_a_newer_hint_to_its_own_look(
     monkeypatch.setattr(clones, "look", look_and_be_overtaken)
     remote.commit({"early.md": "Early.\n"})
     hint(repository)
-    jobs.take_snapshot(repository.pk)
+    queue.connection().delete(queue.key_of(queue.URGENT))
+    again = jobs.take_snapshot(repository.pk)
+    assert isinstance(again, Retry)
     assert hints.newest(repository.pk)
+    jobs.take_snapshot(repository.pk)
+    assert hints.newest(repository.pk) is None
     work()
     assert alice.files_of(repository.public_id) == remote.files()
 

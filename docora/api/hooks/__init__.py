@@ -1,1 +1,2 @@
-"""Hooks of git hosts: `receive` takes them in, `proofs` and `events` read them, `routes` makes them for apps."""
+"""Hooks of git hosts: `middleware` lets them in, `receive` answers, `proofs` and `events` read them, `arrivals` asks
+Redis, `routes` makes them for apps."""

@@ -2,35 +2,38 @@
 
 The answer waits for nothing but one read of the database and Redis, and for Redis no longer than one command may take:
 the first that fails is the answer. An unknown id and a wrong proof are answered alike, after the same work.
+
+A body of ordinary size is verified before the limits are looked at: that costs less than asking for them, and they are
+asked for together with all else that Redis does for a hook (`arrivals`). Nothing large is read before.
 """
 
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from http import HTTPStatus
 
 import redis
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
-from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from docora.api.hooks import events
+from docora.api.hooks import arrivals, events
 from docora.api.hooks.proofs import Proofs
 from docora.api.problems import busy, problem
 from docora.limits import rate
 from docora.limits.client_address import client_address
-from repositories import hints, hooks, messages
+from repositories import hooks, messages
 from repositories.base import queue
 from repositories.errors import QueueUnavailable, RateLimited
 from repositories.hooks import Door, Push
-from repositories.models import Repository
 
 log = logging.getLogger("docora.hooks")
 
 # GitHub sends no larger ones.
 _MOST_BYTES = 25 << 20
+_ORDINARY_BYTES = 64 << 10
 _PIECE = 64 << 10
 # An app knows the secret of its own hook and could send what takes a hundred times its size in memory when it is
 # parsed. A larger push is not read: the repository is known, so the look is asked for all the same.
@@ -42,12 +45,10 @@ _PATIENCE = 10.0
 _NOBODY = Door(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
 
 
-@csrf_exempt
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
-        wait = rate.check_hook(client_address(request), hook_id, through=queue.impatient_connection())
-        return _too_long(request) or _receive(request, hook_id, wait)
+        return _too_long(request) or _receive(request, hook_id)
     except RateLimited as error:
         return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
     except UnreadablePostError:
@@ -69,49 +70,41 @@ def _too_long(request: HttpRequest) -> HttpResponse | None:
     return None
 
 
-def _receive(request: HttpRequest, hook_id: str, wait: float) -> HttpResponse:
-    """`wait`: the seconds for which the hook has sent too much. Only somebody who knows the secret may hear of them."""
+def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
+    address = client_address(request)
+    is_large = int(request.headers.get("Content-Length") or 0) > _ORDINARY_BYTES
+    wait = rate.check_hook(address, hook_id, through=queue.impatient_connection()) if is_large else 0.0
     door = hooks.find(hook_id) or _NOBODY
     event = events.event_of(request.headers)
+    take_in = partial(arrivals.take_in, door, address, event=event)
     body = _verified_body(request, door)
     if body is None or door is _NOBODY:
-        with queue.impatient_connection().pipeline(transaction=False) as pipeline:
-            hooks.note(door.public_id, pipeline, event=event, outcome="refused", error="The proof is missing or wrong.")
-            pipeline.execute()
+        take_in(outcome="refused", error="The proof is missing or wrong.", proven=False)
         return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
     if wait:
         raise RateLimited(wait)
     content_type = request.content_type or ""
     try:
         if door.host and events.is_about_installations(event):
-            return _take_installation(door, event, events.read_owner(body, content_type))
-        return _take(door, event, hooks.concerned(door, _push(door, event, body, content_type)))
+            owner = events.read_owner(body, content_type)
+            is_for_us = bool(owner) and hooks.is_of_github_app(door)
+            take_in(outcome="accepted" if is_for_us else "ignored")
+            if is_for_us:
+                _recheck(owner)
+        else:
+            repositories = hooks.concerned(door, _push(door, event, body, content_type))
+            is_for_us = bool(repositories)
+            take_in(outcome="accepted" if is_for_us else "ignored", hint_at=repositories)
     except events.Malformed as error:
-        _note(door, event, "refused", error=str(error))
+        take_in(outcome="refused", error=str(error))
         return problem(HTTPStatus.BAD_REQUEST, str(error), "malformed")
+    return HttpResponse(status=HTTPStatus.ACCEPTED if is_for_us else HTTPStatus.NO_CONTENT)
 
 
-def _take(door: Door, event: str, repositories: list[Repository]) -> HttpResponse:
-    _note(door, event, "accepted" if repositories else "ignored", hint_at=repositories)
-    return HttpResponse(status=HTTPStatus.ACCEPTED if repositories else HTTPStatus.NO_CONTENT)
-
-
-def _take_installation(door: Door, event: str, owner: str) -> HttpResponse:
-    """Nothing of it is believed but that a look is worth it: a worker asks what the GitHub App may read now."""
-    is_ours = bool(owner) and hooks.is_of_github_app(door)
-    if is_ours:
-        with queue.without_waiting():
-            messages.recheck_owner(owner)
-    _note(door, event, "accepted" if is_ours else "ignored")
-    return HttpResponse(status=HTTPStatus.ACCEPTED if is_ours else HTTPStatus.NO_CONTENT)
-
-
-def _note(door: Door, event: str, outcome: str, *, error: str = "", hint_at: Sequence[Repository] = ()) -> None:
-    """One question to Redis: what has arrived is counted and written down, and the hints are given."""
-    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
-        rate.count_hook(door.public_id, pipeline)
-        hooks.note(door.public_id, pipeline, event=event, outcome=outcome, error=error)
-        hints.give(hint_at, by_hook=True, along_with=pipeline)
+def _recheck(owner: str) -> None:
+    """Nothing of the hook is believed but that a look is worth it: a worker asks what the GitHub App may read now."""
+    with queue.without_waiting():
+        messages.recheck_owner(owner)
 
 
 def _push(door: Door, event: str, body: bytes, content_type: str) -> Push:
