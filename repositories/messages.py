@@ -3,6 +3,8 @@
 By dotted name, because what works on a message may be in a room above this one.
 """
 
+from collections.abc import Callable
+
 from django.conf import settings
 
 from repositories.base import queue
@@ -10,6 +12,7 @@ from repositories.base import queue
 # The slow lane has the time for one file of a gibibyte in pieces that take seconds each.
 _DELIVERY_TIMEOUT = 6 * 3600
 _RECONCILE_TIMEOUT = 6 * 3600
+_BULK_TIMEOUT = 4 * 3600
 _SHORT = 60
 # An urgent job that takes longer gives its place to the next one, and goes on in the ordinary queue.
 _URGENT_TIMEOUT = 15
@@ -45,26 +48,17 @@ def measure_job(name: str) -> str:
 
 def take_snapshot(repository_id: int, *, planned: bool) -> None:
     """A look that somebody waits for comes before those that the scheduler plans."""
-    queue.enqueue(
-        queue.SNAPSHOTS,
-        "snapshots.jobs.take_snapshot",
-        repository_id,
-        job_id=snapshot_job(repository_id),
-        timeout=2 * settings.GIT_TIMEOUT,
-        first=not planned,
-    )
+    _take_snapshot(queue.enqueue, repository_id, first=not planned)
 
 
 def look_soon(repository_id: int) -> None:
     """The same for a hint: the caller is told at once if it cannot be taken."""
-    queue.enqueue_now(
-        queue.SNAPSHOTS,
-        "snapshots.jobs.take_snapshot",
-        repository_id,
-        job_id=snapshot_job(repository_id),
-        timeout=2 * settings.GIT_TIMEOUT,
-        first=True,
-    )
+    _take_snapshot(queue.enqueue_now, repository_id, first=True)
+
+
+def _take_snapshot(enqueue: Callable[..., None], repository_id: int, *, first: bool) -> None:
+    job_id, timeout = snapshot_job(repository_id), 2 * settings.GIT_TIMEOUT
+    enqueue(queue.SNAPSHOTS, "snapshots.jobs.take_snapshot", repository_id, job_id=job_id, timeout=timeout, first=first)
 
 
 def look_now(repository_id: int) -> None:
@@ -74,23 +68,19 @@ def look_now(repository_id: int) -> None:
 
 
 def measure(sealed_question: str, *, name: str) -> None:
+    job_id, timeout = measure_job(name), 2 * settings.GIT_TIMEOUT
+    queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.measure", sealed_question, job_id=job_id, timeout=timeout)
+
+
+def measure_clones() -> None:
     queue.enqueue(
-        queue.SNAPSHOTS,
-        "snapshots.jobs.measure",
-        sealed_question,
-        job_id=measure_job(name),
-        timeout=2 * settings.GIT_TIMEOUT,
+        queue.SNAPSHOTS, "docora.console.disk.measure", None, job_id=measure_job("clones"), timeout=10 * _SHORT
     )
 
 
 def purge_clone(clone_key: str, *, repository_id: int) -> None:
-    queue.enqueue(
-        queue.SNAPSHOTS,
-        "repositories.jobs.purge_clone",
-        clone_key,
-        job_id=f"purge-{repository_id}",
-        timeout=settings.GIT_TIMEOUT,
-    )
+    job_id, timeout = f"purge-{repository_id}", settings.GIT_TIMEOUT
+    queue.enqueue(queue.SNAPSHOTS, "repositories.jobs.purge_clone", clone_key, job_id=job_id, timeout=timeout)
 
 
 def recheck_owner(owner: str) -> None:
@@ -123,6 +113,12 @@ def send_notice(kind: str, watch_id: int, *, lane: str) -> None:
 def send_complete(watch_id: int, *, lane: str) -> None:
     job_id = f"complete-{watch_id}"
     queue.enqueue(lane, "snapshots.jobs.send_complete", watch_id, job_id=job_id, timeout=5 * _SHORT)
+
+
+def run_on_many_rows(run_id: str) -> None:
+    """An operation of the console on many rows."""
+    job_id = f"bulk-{run_id}"
+    queue.enqueue(queue.DELIVERIES, "docora.console.bulk.run", run_id, job_id=job_id, timeout=_BULK_TIMEOUT)
 
 
 def announce_failure(repository_id: int) -> None:

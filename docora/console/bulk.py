@@ -23,6 +23,7 @@ from docora.console.operations import write_log
 from docora.console.retries import retry
 from repositories.base import queue
 from repositories.errors import DocoraError
+from repositories.messages import run_on_many_rows
 from repositories.models import Repository, Watch
 from repositories.watches import reset_circuit
 from snapshots.delivery import redelivery
@@ -30,7 +31,6 @@ from snapshots.models import Delivery
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _KEPT_FOR = 24 * 3600
-_JOB_TIMEOUT = 4 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
         pipeline.expire(_key(run_id), _KEPT_FOR)
         pipeline.expire(_left_key(run_id), _KEPT_FOR)
         pipeline.execute()
-    queue.enqueue(queue.DELIVERIES, "docora.console.bulk.run", run_id, job_id=f"bulk-{run_id}", timeout=_JOB_TIMEOUT)
+    run_on_many_rows(run_id)
     return HttpResponseRedirect(reverse("admin:bulk", args=[run_id]))
 
 

@@ -4,12 +4,12 @@ import json
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import redis
 from django.utils import timezone
 
+from repositories import messages
 from repositories.base import queue
 from repositories.git import clones
 from repositories.models import Repository
@@ -30,7 +30,7 @@ def total() -> Measured | None:
     """What all clones take; asks for a new measurement when the last one is old. Raises RedisError."""
     measured = _read("total")
     if measured is None or (timezone.now() - measured.at).total_seconds() > _AGE:
-        queue.enqueue(queue.SNAPSHOTS, "docora.console.disk.measure", None, job_id="measure-clones", timeout=600)
+        messages.measure_clones()
     return measured
 
 
@@ -45,10 +45,10 @@ def of(repository: Repository) -> Measured | None:
 def measure(_: None = None) -> None:
     """Count every clone that a repository has; a door of the queue."""
     keys = set(Repository.objects.values_list("clone_key", flat=True).iterator())
-    sizes = {key: _bytes_of(clones.path_of(key)) for key in keys}
+    sizes = {key: clones.usage(key).bytes for key in keys}
     now = time.time()
-    fields: dict[Any, Any] = {key: json.dumps([size, now]) for key, size in sizes.items() if size is not None}
-    fields["total"] = json.dumps([sum(filter(None, sizes.values())), now])
+    fields: dict[Any, Any] = {key: json.dumps([size, now]) for key, size in sizes.items() if size}
+    fields["total"] = json.dumps([sum(sizes.values()), now])
     with queue.connection().pipeline() as pipeline:
         pipeline.delete(_KEY)
         pipeline.hset(_KEY, mapping=fields)
@@ -61,16 +61,3 @@ def _read(field: str) -> Measured | None:
         return None
     size, at = json.loads(value)
     return Measured(size=size, at=datetime.fromtimestamp(at, UTC))
-
-
-def _bytes_of(folder: Path) -> int | None:
-    """None where there is no clone; a file that goes while it is counted counts as nothing."""
-    if not folder.is_dir():
-        return None
-    size = 0
-    for path in folder.rglob("*"):
-        try:
-            size += path.lstat().st_blocks * 512
-        except OSError:
-            continue
-    return size

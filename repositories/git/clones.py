@@ -185,11 +185,13 @@ def leftovers(older_than: float) -> list[Path]:
 
 
 def usage(clone_key: str) -> Usage:
-    """How much room the clone takes, and when it was of use last."""
-    folder = path_of(clone_key)
+    """How much room the clone takes, and when it was of use last. No bytes: there is no such clone."""
+    folder, size = path_of(clone_key), 0
     with contextlib.suppress(FileNotFoundError):
-        files = [path.stat() for path in folder.rglob("*")]
-        return Usage(clone_key, sum(file.st_blocks * 512 for file in files), folder.stat().st_mtime)
+        for path in folder.rglob("*"):
+            with contextlib.suppress(OSError):  # a fetch removes its temporary files
+                size += path.lstat().st_blocks * 512
+        return Usage(clone_key, size, folder.stat().st_mtime)
     return Usage(clone_key, 0, time.time())
 
 
