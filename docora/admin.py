@@ -1,6 +1,6 @@
 """Where Django's admin looks for pages: each of these modules registers its own."""
 
-from docora.console import (
+from docora.console import (  # noqa: F401
     apps,
     deliveries,
     github_grants,
@@ -12,16 +12,3 @@ from docora.console import (
     users,
     watches,
 )
-
-__all__ = [
-    "apps",
-    "deliveries",
-    "github_grants",
-    "hooks",
-    "parked",
-    "queue",
-    "repositories",
-    "snapshots",
-    "users",
-    "watches",
-]

@@ -9,7 +9,6 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -23,6 +22,7 @@ from docora.console.display import (
     code,
     due,
     list_link,
+    list_url,
     milliseconds,
     number,
     percent,
@@ -35,7 +35,7 @@ from docora.console.operations import (
     PlainForm,
     Secrets,
     TypedNameForm,
-    issue_ticket,
+    ask_for_new,
     redeem_ticket,
     show_secrets,
 )
@@ -233,7 +233,7 @@ class AppAdmin(ConsoleAdmin):
         return self.has_operate_permission(request)
 
     def save_model(self, request: HttpRequest, obj: App, form: Any, change: bool) -> None:
-        """A new base URL goes its own way: deliveries under way must go on there."""
+        """A service of its own changes the base URL: deliveries under way must go on at the new one."""
         base_url = obj.base_url
         if change:
             obj.base_url = App.objects.values_list("base_url", flat=True).get(pk=obj.pk)
@@ -312,17 +312,10 @@ class AppAdmin(ConsoleAdmin):
         if form.is_valid():
             if not redeem_ticket(request):
                 messages.warning(request, "This form was sent already. The credentials are not shown again.")
-                return HttpResponseRedirect(reverse("admin:repositories_app_changelist"))
+                return HttpResponseRedirect(list_url(App))
             return self._onboard(request, form)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": "Onboard an app",
-            "opts": self.opts,
-            "form": form,
-            "ticket": issue_ticket(request),
-            "back": reverse("admin:repositories_app_changelist"),
-        }
-        return TemplateResponse(request, "docora/console/onboard.html", context)
+        explanation = "The app's id, its bearer token and its webhook key are shown once, after this form."
+        return ask_for_new(request, self, form, title="Onboard an app", explanation=explanation, button="Onboard")
 
     def _onboard(self, request: HttpRequest, form: OnboardForm) -> HttpResponse:
         credentials = accounts.onboard(**form.cleaned_data)

@@ -18,7 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from docora.console.display import number, plural
+from docora.console.display import list_url, number, plural
 from docora.console.operations import write_log
 from docora.console.retries import retry
 from repositories.base import queue
@@ -112,13 +112,13 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
         "select_across": select_across,
         "selected": request.POST.getlist("_selected_action") if select_across == "0" else [rows[0].pk],
         "explanation": explanation,
-        "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
+        "back": list_url(VERBS[name].model),
     }
     return TemplateResponse(request, "docora/console/confirm.html", context)
 
 
 def run(run_id: str) -> None:
-    """A door of the queue."""
+    """Started by a message; see repositories/messages.py."""
     if not _RUN_ID.fullmatch(run_id):
         raise ValueError("not the id of a run")
     connection = queue.connection()
@@ -172,7 +172,7 @@ def page(request: HttpRequest, run_id: str) -> HttpResponse:
         "progress": progress,
         "failed": progress.verb.rows.filter(pk=progress.last_failed).first() if progress.last_failed else None,
         "may_cancel": may_cancel,
-        "back": reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
+        "back": list_url(progress.verb.model),
     }
     return TemplateResponse(request, "docora/console/bulk.html", context)
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from docora.console.display import list_link
+from docora.console.display import link, list_link
 from repositories.models import App, Repository, Watch
 from snapshots.models import Delivery, Parked
 
@@ -27,7 +27,7 @@ def of_watch(watch: Watch) -> Subject:
 
 
 def of(row: object) -> Subject:
-    """Of whatever row: of what belongs to a watch, that watch."""
+    """Of any row. Of one that belongs to a watch, such as a delivery, it is the watch."""
     match row:
         case App():
             return Subject(app=row)
@@ -52,8 +52,8 @@ def linked(text: str, subject: Subject, *, may_operate: bool) -> SafeString:
 
 
 def _link(part: str, subject: Subject, *, may_operate: bool) -> SafeString | str:
-    if link := _LOOKS.get(part.lower()):
-        return link(subject, part) or part
+    if look := _LOOKS.get(part.lower()):
+        return look(subject, part) or part
     operation = _OPERATIONS.get(part.lower())
     return _operation(operation, subject, part) if operation and may_operate else part
 
@@ -63,8 +63,7 @@ def _operation(name: str, subject: Subject, text: str) -> SafeString | str:
     row = getattr(subject, kind)
     if row is None:
         return text
-    url = reverse(f"admin:repositories_{kind}_{operation}", args=[row.pk])
-    return format_html('<a class="dc-link" href="{}">{}</a>', url, text)
+    return link(reverse(f"admin:repositories_{kind}_{operation}", args=[row.pk]), text)
 
 
 def _deliveries(subject: Subject, text: str) -> SafeString | None:
@@ -86,7 +85,7 @@ def _watches(subject: Subject, text: str) -> SafeString | None:
 
 
 def _queue(subject: Subject, text: str) -> SafeString:
-    return format_html('<a class="dc-link" href="{}">{}</a>', reverse("admin:django_rq_dashboard_changelist"), text)
+    return link(reverse("admin:django_rq_dashboard_changelist"), text)
 
 
 # The words that name a cure, in the hints of repositories/errors.py and in the states.

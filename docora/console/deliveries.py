@@ -21,7 +21,7 @@ from snapshots.delivery import notices, rebuild, redelivery
 from snapshots.models import ACCEPTED, NO_ANSWER, REFUSED, Delivery
 
 READ_CONTENT = "snapshots.read_content"
-# So many of the newest attempts are searched, or filtered by what has no index; and shown of an app or a repository.
+# The newest attempts that are searched, or filtered by what has no index, or shown of an app or a repository.
 NEWEST = 50_000
 # On each side of an attempt, those among which the others at the same message are looked for. It has no index: ids are
 # random, and would make each attempt that is recorded three times as dear.

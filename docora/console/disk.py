@@ -43,7 +43,7 @@ def of(repository: Repository) -> Measured | None:
 
 
 def measure(_: None = None) -> None:
-    """Count every clone that a repository has; a door of the queue."""
+    """Count every clone that a repository has. Started by a message; see repositories/messages.py."""
     keys = set(Repository.objects.values_list("clone_key", flat=True).iterator())
     sizes = {key: clones.usage(key).bytes for key in keys}
     now = time.time()

@@ -121,14 +121,24 @@ def title_of(row: Any) -> str:
     return str(row)
 
 
+def link(url: str, text: object) -> SafeString:
+    return format_html('<a class="dc-link" href="{}">{}</a>', url, text)
+
+
+def row_url(row: Any) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def list_url(model: type[Any], **filters: object) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist", query=filters)
+
+
 def page_link(row: Any, text: object = None) -> SafeString:
-    url = reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
-    return format_html('<a class="dc-link" href="{}">{}</a>', url, text or title_of(row))
+    return link(row_url(row), text or title_of(row))
 
 
 def list_link(model: type[Any], text: object, **filters: object) -> SafeString:
-    url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist", query=filters)
-    return format_html('<a class="dc-link" href="{}">{}</a>', url, text)
+    return link(list_url(model, **filters), text)
 
 
 def commit_link(repository: Repository, sha: str) -> SafeString | str:

@@ -7,13 +7,11 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from docora.console.base import ConsoleAdmin, Fact
-from docora.console.display import NOTHING, ago, badge, code, number, page_link
-from docora.console.operations import Operation, PlainForm, Secrets, issue_ticket, redeem_ticket, show_secrets
+from docora.console.base import SECRETS, ConsoleAdmin, Fact
+from docora.console.display import NOTHING, ago, badge, code, list_url, number, page_link
+from docora.console.operations import Operation, PlainForm, Secrets, ask_for_new, redeem_ticket, show_secrets
 from docora.console.states import Tone
 from repositories import hooks
 from repositories.models import Hook
@@ -75,8 +73,7 @@ class HookAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Hook]:
         rows = super().get_queryset(request).select_related("watch__app", "watch__repository")
-        secrets = ("token", "app__webhook_key", "app__previous_webhook_keys")
-        return rows.defer("secret", "previous_secret", *(f"watch__{name}" for name in secrets))
+        return rows.defer("secret", "previous_secret", *(f"watch__{name}" for name in SECRETS))
 
     def prepare(self, rows: list[Hook]) -> None:
         logs = hooks.logs(hook.public_id for hook in rows)
@@ -135,20 +132,18 @@ class HookAdmin(ConsoleAdmin):
         form = HostForm(request.POST or None)
         if form.is_valid() and (made := self._make(request, form)):
             return made
-        context = {
-            **self.admin_site.each_context(request),
-            "title": "Add a hook for a host",
-            "opts": self.opts,
-            "form": form,
-            "ticket": issue_ticket(request),
-            "back": reverse("admin:repositories_hook_changelist"),
-        }
-        return TemplateResponse(request, "docora/console/host_hook.html", context)
+        explanation = (
+            "The git host tells of pushes there, to every repository that is watched. The secret is shown once, after"
+            " this form."
+        )
+        return ask_for_new(
+            request, self, form, title="Add a hook for a host", explanation=explanation, button="Make the hook"
+        )
 
     def _make(self, request: HttpRequest, form: HostForm) -> HttpResponse | None:
         if not redeem_ticket(request):
             messages.warning(request, "This form was sent already. The secret is not shown again.")
-            return HttpResponseRedirect(reverse("admin:repositories_hook_changelist"))
+            return HttpResponseRedirect(list_url(Hook))
         try:
             hook, secret = hooks.open_for_host(form.cleaned_data["host"])
         except ValidationError as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.db.models import Model
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from rq import Queue
 from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError
@@ -16,7 +15,7 @@ from rq.registry import BaseRegistry
 from rq.results import Result
 from rq.serializers import JSONSerializer
 
-from docora.console.display import NOTHING, ago, due, page_link
+from docora.console.display import NOTHING, ago, due, link, page_link
 from docora.console.states import Tone
 from repositories.base import pulse, queue
 from repositories.base.listed_job import ListedJob
@@ -219,7 +218,7 @@ def _own_subject(job: Job) -> SafeString | str:
     """Of what is not in the database: a run of an operation has its page, a clone has its name."""
     name, argument = _call(job)
     if name == "docora.console.bulk.run" and str(argument).isalnum():
-        return format_html('<a class="dc-link" href="{}">progress</a>', reverse("admin:bulk", args=[argument]))
+        return link(reverse("admin:bulk", args=[argument]), "progress")
     return str(argument) if name.endswith(".purge_clone") else NOTHING
 
 

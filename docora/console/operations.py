@@ -23,7 +23,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 
 from docora.console import cures
-from docora.console.display import title_of
+from docora.console.display import list_url, row_url, title_of
 from repositories.errors import DocoraError
 from repositories.models import App, Watch
 
@@ -50,7 +50,7 @@ class PlainForm(forms.Form):
 
 
 class TypedNameForm(PlainForm):
-    """For what cannot be undone: whoever has typed the name has read it."""
+    """For what cannot be undone: the name must be typed, so that it is read."""
 
     name = forms.CharField(widget=forms.TextInput(attrs={"autocomplete": "off"}))
 
@@ -138,12 +138,29 @@ def write_log(request: HttpRequest, rows: Sequence[Any], message: str, *, delete
 
 def show_secrets(request: HttpRequest, admin: "ConsoleAdmin", row: Any, shown: Secrets) -> HttpResponse:
     context = {**admin.admin_site.each_context(request), "title": shown.title, "secrets": shown, "row": row}
-    context |= {"opts": admin.opts, "back": _page_of(row)}
+    context |= {"opts": admin.opts, "back": row_url(row)}
     return TemplateResponse(request, "docora/console/secrets.html", context, headers={"Cache-Control": "no-store"})
 
 
+def ask_for_new(
+    request: HttpRequest, admin: "ConsoleAdmin", form: forms.BaseForm, *, title: str, explanation: str, button: str
+) -> HttpResponse:
+    """The page of a form that makes a row, and with it secrets."""
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": title,
+        "explanation": explanation,
+        "button": button,
+        "opts": admin.opts,
+        "form": form,
+        "ticket": issue_ticket(request),
+        "back": list_url(admin.model),
+    }
+    return TemplateResponse(request, "docora/console/add.html", context)
+
+
 class OperationView:
-    """The page and the door of one operation."""
+    """The page that asks for one operation, and the POST that runs it."""
 
     def __init__(self, admin: "ConsoleAdmin", operation: Operation) -> None:
         self._admin = admin
@@ -208,7 +225,7 @@ class OperationView:
             "row": row,
             "form": form,
             "ticket": issue_ticket(request) if operation.makes_secrets else "",
-            "back": _page_of(row),
+            "back": row_url(row),
         }
         return TemplateResponse(request, "docora/console/operation.html", context)
 
@@ -217,12 +234,8 @@ class OperationView:
         if url_has_allowed_host_and_scheme(wanted, allowed_hosts={request.get_host()}, require_https=False):
             return HttpResponseRedirect(wanted)
         if self._operation.deletes and not failed:
-            return HttpResponseRedirect(reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_changelist"))
-        return HttpResponseRedirect(_page_of(row))
-
-
-def _page_of(row: Any) -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+            return HttpResponseRedirect(list_url(type(row)))
+        return HttpResponseRedirect(row_url(row))
 
 
 def _url_name(options: Any, operation: Operation) -> str:

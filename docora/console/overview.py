@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import redis
 from django.db.models import Count, Max, Q
@@ -16,16 +15,30 @@ from docora import condition
 from docora.console import cures, disk, latency, states, statistics
 from docora.console.base import may_operate as may
 from docora.console.charts import Chart, Point, chart
-from docora.console.display import NOTHING, ago, milliseconds, number, percent, plural, size, span, title_of
+from docora.console.display import (
+    NOTHING,
+    ago,
+    list_url,
+    milliseconds,
+    number,
+    percent,
+    plural,
+    row_url,
+    size,
+    span,
+    title_of,
+)
 from docora.console.states import State, Tone
 from docora.console.statistics import Tally
 from repositories import circuit, watch_state
 from repositories.base import pulse, queue
 from repositories.errors import EndpointDisabled, hint_for
 from repositories.models import App, Repository, Watch
-from snapshots.models import Parked
+from snapshots.models import Delivery, Parked
 
 _MOST = 6
+# Seconds after which a job that waits is shown as late.
+_LATE = 300
 _USUAL = ("failed", "scanning", "pending", "synced")
 
 
@@ -100,14 +113,14 @@ def _tiles_of(stock: _Stock) -> Iterator[Tile]:
         title="Apps",
         value=number(stock.apps["total"]),
         detail=f"{number(stock.apps['disabled'])} disabled",
-        url=_list("repositories_app"),
+        url=list_url(App),
         tone="bad" if stock.apps["disabled"] else "good",
     )
     yield Tile(
         title="Repositories",
         value=number(stock.repositories["total"]),
         detail=plural(stock.repositories["open"], "open circuit"),
-        url=_list("repositories_repository"),
+        url=list_url(Repository),
         tone="bad" if stock.repositories["open"] else "good",
     )
 
@@ -117,13 +130,13 @@ def _flow(hour: Tally, day: Tally) -> Iterator[Tile]:
         title="Deliveries, last hour",
         value=number(hour.total),
         detail=f"{hour.total / 60:.1f} a minute, {number(day.total)} in a day",
-        url=_list("snapshots_delivery"),
+        url=list_url(Delivery),
     )
     yield Tile(
         title="Accepted, last hour",
         value=percent(hour.success_rate),
         detail=f"{percent(day.success_rate)} in a day",
-        url=_list("snapshots_delivery", outcome="refused", when="hour"),
+        url=list_url(Delivery, outcome="refused", when="hour"),
         tone="bad" if hour.success_rate is not None and hour.success_rate < 95 else "good",
     )
     yield Tile(
@@ -146,9 +159,9 @@ def _machine() -> Iterator[Tile]:
 
 
 def _queue(url: str) -> Iterator[Tile]:
-    depth, oldest, workers = _queues()
-    waiting = f"oldest waits for {span(oldest)}" if oldest else "nothing waits"
-    late = oldest is not None and oldest > timedelta(minutes=5)
+    depth, oldest, workers = sum(map(queue.length, queue.ALL)), pulse.seconds_waited(), pulse.count_workers()
+    waiting = f"oldest waits for {span(timedelta(seconds=oldest))}" if oldest else "nothing waits"
+    late = oldest > _LATE
     yield Tile(title="Queue", value=plural(depth, "job"), detail=waiting, url=url, tone="warn" if late else "good")
     detail, untended = "alive" if workers else "nothing is fetched or delivered", pulse.untended_queues()
     if workers and untended:
@@ -166,19 +179,11 @@ def _disk() -> Tile:
     )
 
 
-def _queues() -> tuple[int, timedelta | None, int]:
-    """Jobs that wait, how long the oldest has waited, and workers alive."""
-    queues = [queue.named(name) for name in queue.ALL]
-    first = [job.enqueued_at for each in queues for job in each.get_jobs(0, 1) if job.enqueued_at]
-    oldest = timezone.now() - min(first) if first else None
-    return sum(each.count for each in queues), oldest, pulse.count_workers()
-
-
 def _states() -> list[tuple[State, int, str]]:
     """How many watches are in each state: the usual ones always, the others where there are any."""
     counts = states.WATCH.count()
     return [
-        (state, counts.get(state.name, 0), _list("repositories_watch", state=state.name))
+        (state, counts.get(state.name, 0), list_url(Watch, state=state.name))
         for state in states.WATCH.all
         if state.name in counts or state.name in _USUAL
     ]
@@ -191,7 +196,7 @@ def _troubles(stock: _Stock, *, may_operate: bool) -> Iterator[Troubles]:
     yield Troubles(
         title="Failed watches",
         count=failed.count(),
-        url=_list("repositories_watch", trouble="failing"),
+        url=list_url(Watch, trouble="failing"),
         shown=[
             _failed(watch, may_operate) for watch in failed.select_related("app", "repository").order_by("-pk")[:_MOST]
         ],
@@ -200,7 +205,7 @@ def _troubles(stock: _Stock, *, may_operate: bool) -> Iterator[Troubles]:
     yield Troubles(
         title="Open circuits",
         count=stock.repositories["open"],
-        url=_list("repositories_repository", state="open"),
+        url=list_url(Repository, state="open"),
         shown=[_circuit(repository, may_operate) for repository in circuits.order_by("circuit_open_until")[:_MOST]],
     )
     yield _disabled(stock.apps["disabled"], may_operate)
@@ -208,7 +213,7 @@ def _troubles(stock: _Stock, *, may_operate: bool) -> Iterator[Troubles]:
     yield Troubles(
         title="Parked files",
         count=Parked.objects.count(),
-        url=_list("snapshots_parked"),
+        url=list_url(Parked),
         shown=list(_parked([row["newest"] for row in parked.order_by("-newest")[:_MOST]], may_operate)),
     )
 
@@ -229,7 +234,7 @@ def _itself() -> Troubles:
 def _failed(watch: Watch, may_operate: bool) -> Trouble:
     return Trouble(
         subject=title_of(watch),
-        url=_page(watch),
+        url=row_url(watch),
         reason=watch.last_error,
         hint=cures.linked(hint_for(watch.last_error_code), cures.of_watch(watch), may_operate=may_operate),
         since=format_html("in sync {}", ago(watch.synced_at)) if watch.synced_at else "never in sync",
@@ -242,7 +247,7 @@ def _circuit(repository: Repository, may_operate: bool) -> Trouble:
     probe_at, now = circuit.next_probe(repository), timezone.now()
     return Trouble(
         subject=str(repository),
-        url=_page(repository),
+        url=row_url(repository),
         reason=repository.last_error,
         hint=cures.linked(
             hint_for(repository.last_error_code), cures.Subject(repository=repository), may_operate=may_operate
@@ -258,7 +263,7 @@ def _disabled(count: int, may_operate: bool) -> Troubles:
     shown = [
         Trouble(
             subject=app.name,
-            url=_page(app),
+            url=row_url(app),
             reason=app.disabled_reason,
             hint=cures.linked(EndpointDisabled.hint, cures.Subject(app=app), may_operate=may_operate),
             since=ago(app.disabled_at),
@@ -267,9 +272,7 @@ def _disabled(count: int, may_operate: bool) -> Troubles:
         )
         for app in apps[:_MOST]
     ]
-    return Troubles(
-        title="Disabled endpoints", count=count, url=_list("repositories_app", state="disabled"), shown=shown
-    )
+    return Troubles(title="Disabled endpoints", count=count, url=list_url(App, state="disabled"), shown=shown)
 
 
 def _parked(ids: list[int], may_operate: bool) -> Iterator[Trouble]:
@@ -278,7 +281,7 @@ def _parked(ids: list[int], may_operate: bool) -> Iterator[Trouble]:
     for parked in rows:
         yield Trouble(
             subject=f"{parked.file.path} for {parked.watch.app.name}",
-            url=_page(parked.watch),
+            url=row_url(parked.watch),
             reason=parked.reason,
             hint=cures.linked(states.WATCH.named("parked").cure, cures.of_watch(parked.watch), may_operate=may_operate),
             since=ago(parked.parked_at),
@@ -342,11 +345,3 @@ def _points(tallies: dict[datetime, Tally], clock: str) -> list[Point]:
         )
         for at, tally in tallies.items()
     ]
-
-
-def _page(row: Any) -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
-
-
-def _list(name: str, **filters: object) -> str:
-    return reverse(f"admin:{name}_changelist", query=filters)

@@ -10,8 +10,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from docora.console import bulk
-from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin
-from docora.console.display import ago, list_link, page_link
+from docora.console.base import BoundedPaginator, Fact, OfAWatchAdmin, may_operate
+from docora.console.display import ago, link, list_link, page_link
 from docora.console.operations import Operation
 from repositories.models import Watch
 from snapshots.delivery import redelivery
@@ -55,12 +55,11 @@ class ParkedAdmin(OfAWatchAdmin):
     def cure(self, parked: Parked, *, may_operate: bool) -> SafeString | str:
         text = "The endpoint refuses this content. The next content of the path is sent by itself; or "
         url = reverse("admin:snapshots_parked_retry", args=[parked.pk])
-        link = format_html('<a class="dc-link" href="{}">retry</a>', url) if may_operate else "retry"
-        return format_html("{}{}.", text, link)
+        return format_html("{}{}.", text, link(url, "retry") if may_operate else "retry")
 
     @admin.action(description="Retry all parked files of these watches", permissions=["operate"])
     def retry_selected(self, request: HttpRequest, rows: QuerySet[Parked]) -> HttpResponse:
         return bulk.start(request, "retry_parked", Watch.objects.filter(pk__in=rows.values("watch")))
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("repositories.change_watch")
+        return may_operate(request)

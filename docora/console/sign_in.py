@@ -39,7 +39,7 @@ def refusal(request: HttpRequest) -> HttpResponse | None:
 
 
 def _write_log(name: str, address: str) -> None:
-    """Once a minute for each user: whoever sends a thousand attempts must not fill the table.
+    """Once a minute for each user: a thousand attempts must not fill the table.
 
     A name that is no user's is not written down: people type passwords into the wrong field.
     """

@@ -9,10 +9,9 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils.html import format_html
 
 from docora.console.base import BoundedPaginator, ConsoleAdmin, Fact, ThemedAdmin
-from docora.console.display import NOTHING, ago
+from docora.console.display import NOTHING, ago, link
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -101,7 +100,7 @@ class LogEntryAdmin(ConsoleAdmin):
         url = entry.get_admin_url()
         if url is None or entry.is_deletion():
             return entry.object_repr
-        return format_html('<a class="dc-link" href="{}">{}</a>', url, entry.object_repr)
+        return link(url, entry.object_repr)
 
     @admin.display(description="Action")
     def action(self, entry: LogEntry) -> str:
