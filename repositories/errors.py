@@ -359,8 +359,9 @@ def with_code(code: str) -> type[DocoraError]:
     return _BY_CODE.get(code, GitError)
 
 
-def sentence_for(code: str) -> str:
-    return f"The repository could not be read: {with_code(code).reason}."
+def sentence_for(code: str, *, times: int = 1) -> str:
+    often = "" if times == 1 else f" {times} times in a row"
+    return f"The repository could not be read{often}: {with_code(code).reason}."
 
 
 def hint_for(code: str) -> str:

@@ -66,7 +66,7 @@ def _begin(
     app: App, remote: RemoteUrl, token: str, ref: str, selection: Selection, *, renews: bool
 ) -> tuple[Watch, bool]:
     access.look(app, remote, token, ref)
-    is_private = bool(token or github_app.granted(remote, [app.pk])) and _is_private(remote, ref)
+    is_private = _is_private(app, remote, ref, token)
     with transaction.atomic():
         if not hold_app(app):
             raise AppGone
@@ -122,7 +122,7 @@ def drop_token(app: App, repository_id: str) -> None:
         access.look(app, remote, "", ref)
     except AccessDenied:
         raise TokenNeeded from None
-    is_private = bool(github_app.granted(remote, [app.pk])) and _is_private(remote, ref)
+    is_private = _is_private(app, remote, ref)
     with held_watch(app, repository_id) as watch:
         Repository.objects.filter(pk=watch.repository_id).update(is_private=is_private)
         _use_token(watch, "")
@@ -236,8 +236,10 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
     return repository
 
 
-def _is_private(remote: RemoteUrl, ref: str) -> bool:
-    """A repository that cannot be read without a token is private."""
+def _is_private(app: App, remote: RemoteUrl, ref: str, token: str = "") -> bool:
+    """Whether the repository cannot be read without a token. Asked only if the app has one, or a grant."""
+    if not token and not github_app.granted(remote, [app.pk]):
+        return False
     try:
         clones.look(clones.Remote(url=remote), ref)
     except AccessDenied:
@@ -246,7 +248,7 @@ def _is_private(remote: RemoteUrl, ref: str) -> bool:
 
 
 def is_watching(app: App, url: str, ref: str) -> bool:
-    return app.watches.filter(repository__clone_key=RemoteUrl.parse(url).clone_key, repository__ref=ref).exists()
+    return _find(app, RemoteUrl.parse(url), ref) is not None
 
 
 def watch_of(app: App, repository_id: str) -> Watch:

@@ -340,8 +340,7 @@ def change_options(request: HttpRequest, repository_id: str, body: OptionsReques
     `max_file_size` the app keeps what it has. Cursors of the change feed end with 410.
     """
     watch = watches.change_options(app_of(request), repository_id, **body.changes)
-    known = _known_snapshots([watch]).get(watch.pk)
-    return RepositoryState.of_watch(watch, known, count_acknowledged([watch])[watch.pk], watch.parked.count())
+    return _state(watch, _known_snapshots([watch]).get(watch.pk))
 
 
 @router.delete("/repositories/{repository_id}", response={204: None, **UNKNOWN})

@@ -100,7 +100,7 @@ ALL = (
 
 @cache
 def connection() -> redis.Redis:
-    """Of its own: a run must not wait for a Redis that is away only to be counted."""
+    """A client that gives up soon: a run must not wait for Redis only to be counted."""
     return connections.connect_impatiently(timeout=1)
 
 

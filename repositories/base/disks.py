@@ -11,7 +11,7 @@ from django.conf import settings
 from rq.utils import as_text
 
 _KEY = "docora:disks"
-# A host that has not been heard of for so many seconds is left out, and forgotten.
+# Seconds after which a host whose workers are not heard of is left out, and forgotten.
 _KEPT_FOR = 3600.0
 
 

@@ -42,14 +42,19 @@ def check_address(text: str, *, plain: bool = False) -> None:
 
 def resolve(host: str, port: int, *, plain: bool = False) -> list[str]:
     """The addresses of host, all of them allowed."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        raise HostUnavailable(f"The host {host} cannot be resolved.") from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = addresses_of(host, port, role="host")
     for address in addresses:
         check_address(address, plain=plain)
     return addresses
+
+
+def addresses_of(name: str, port: int, *, role: str) -> list[str]:
+    """Unchecked. `role` is for the error: what the name is the name of."""
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        raise HostUnavailable(f"The {role} {name} cannot be resolved.") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def unmapped(address: Address) -> Address:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from django.conf import settings
 
 from repositories.base import network
-from repositories.errors import ForbiddenAddress, HostUnavailable
+from repositories.errors import ForbiddenAddress
 
 _USUAL_PORT = 3128
 
@@ -56,11 +56,7 @@ class Proxy:
 
 def resolve(through: Proxy) -> list[str]:
     """The addresses of the proxy, all of them allowed."""
-    try:
-        found = socket.getaddrinfo(through.host, through.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        raise HostUnavailable(f"The proxy {through.host} cannot be resolved.") from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = network.addresses_of(through.host, through.port, role="proxy")
     for address in addresses:
         check_own_address(address)
     return addresses

@@ -9,7 +9,7 @@ from itertools import groupby
 from urllib.parse import quote
 
 _HIDDEN = "[hidden]"
-# Pieces of a secret of at least so many characters are hidden: a host may have cut what it sends back.
+# Pieces of a secret that have this many characters are hidden: a host may have cut what it sends back.
 _SHORTEST_PIECE = 6
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # keeps every character at its place
 _AUTHORIZATION = re.compile(r"authorization\b.*", re.IGNORECASE)

@@ -83,5 +83,5 @@ class HeldLock:
     def remove_flock(self) -> None:
         """Called before the release in Redis, so that the next holder does not find the file in use."""
         if self._flock_file:
-            # After a loss the flock may be the next holder's, who removes the file.
+            # After a loss the flock may be the next holder's, which removes the file itself.
             flock.tidy(self._flock_file, patience=0 if self.lost else flock.KILLED_GIT_ENDS_WITHIN)

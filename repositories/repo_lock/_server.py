@@ -25,10 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.commands.core import Script
-from redis.retry import Retry
 
 from repositories.base import connections
 from repositories.errors import Holder
@@ -150,7 +148,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """Not now: who is ahead, and after how many seconds that may have changed by itself, if known."""
+    """Not now: which job is ahead, and after how many seconds that may have changed by itself, if known."""
 
     ahead: Holder
     expires_in: float | None
@@ -173,8 +171,7 @@ class LockServer:
     """The lock's own client. It retries nothing: only its caller knows what a lost answer means."""
 
     def __init__(self, *, timeout: float) -> None:
-        self._client = connections.connect(timeout=timeout)
-        self._client.set_retry(Retry(NoBackoff(), 0))
+        self._client = connections.connect_impatiently(timeout=timeout)
         self._acquire = self._client.register_script(_ACQUIRE)
         self._renew = self._client.register_script(_RENEW)
         self._leave = self._client.register_script(_LEAVE)

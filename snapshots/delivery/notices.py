@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from repositories import accounts, messages, timing
 from repositories.base import counters, log_context, queue
-from repositories.errors import with_code
+from repositories.errors import sentence_for
 from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, origin, serialise
@@ -35,7 +35,7 @@ SYNC_FAILED = "sync_failed"
 SYNC_RECOVERED = OptionalEvent.SYNC_RECOVERED.value
 PING = "ping"
 
-# So often is a notice tried at an endpoint that fails, which is most of a day; one that refuses is asked less often.
+# Attempts at a notice while the endpoint fails, which take most of a day; an endpoint that refuses gets fewer.
 _ATTEMPTS = 20
 _REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
 
@@ -77,20 +77,20 @@ class Kind(StrEnum):
 
 def announce_failure(repository_id: int) -> None:
     """The circuit has opened: tell every app that could read the repository until now."""
-    for watch in _listening(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
+    for watch in _of_enabled_apps(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
         request(Kind.FAILURE, watch)
 
 
 def announce_recovery(repository_id: int) -> None:
     """The circuit has closed: tell the apps that want to know."""
-    for watch in _listening(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
+    for watch in _of_enabled_apps(Watch.objects.filter(repository=repository_id, access_denied_at=None)):
         if watch.app.wants(SYNC_RECOVERED):
             request(Kind.RECOVERY, watch)
 
 
 def announce_refusal(watch_id: int) -> None:
     """This app's own token is refused: tell it alone."""
-    for watch in _listening(Watch.objects.filter(pk=watch_id)):
+    for watch in _of_enabled_apps(Watch.objects.filter(pk=watch_id)):
         request(Kind.REFUSAL, watch)
 
 
@@ -100,7 +100,7 @@ def request(kind: Kind, watch: Watch) -> None:
 
 def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELIVERIES) -> float | None:
     """Returns the seconds after which to try again, if it must be."""
-    watch = _listening(Watch.objects.filter(pk=watch_id)).first()
+    watch = _of_enabled_apps(Watch.objects.filter(pk=watch_id)).first()
     notice = _COMPOSERS[kind](watch) if watch else None
     if watch is None or notice is None:
         return None
@@ -113,7 +113,7 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
 
 
 def attempt_at(watch: Watch, message: Message, *, number: int, lane: str) -> Attempt:
-    """Attempt number so and so much at a notice. A disabled app is told when it is enabled again."""
+    """Attempt `number` at a notice. After 410 Gone the app is disabled, and is told when it is enabled again."""
     facts = {"app": watch.app.public_id, "repository": watch.repository.public_id, "message_id": message.id}
     with log_context.bound(**facts):
         return _attempt(watch, message, number, lane)
@@ -164,7 +164,7 @@ def mail_disabled(app: App) -> None:
     log.info("Wrote to the contact of %s that its endpoint is disabled", app)
 
 
-def _listening(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
+def _of_enabled_apps(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":
     return watches.filter(app__disabled_at=None).select_related("app", "repository")
 
 
@@ -200,10 +200,7 @@ def _failure(watch: Watch) -> _Notice | None:
     until = repository.circuit_open_until
     if until is None:
         return None
-    reason = with_code(repository.last_error_code).reason
-    failures = repository.consecutive_failures
-    often = "" if failures == 1 else f" {failures} times in a row"
-    message = f"The repository could not be read{often}: {reason}."
+    message = sentence_for(repository.last_error_code, times=repository.consecutive_failures)
     payload = _failed(watch, message, "open", noticed_at=repository.last_checked_at)
     return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(until))
 

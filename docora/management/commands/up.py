@@ -22,7 +22,7 @@ from docora.processes import forked, leftovers, preflight, warm_up
 from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
-from repositories.base import places
+from repositories.base import places, queue
 from repositories.base.words import plural
 
 
@@ -141,10 +141,10 @@ def _plan(run: str, port: int) -> Plan:
         embedded_socket=None if env.REDIS_URL else settings.REDIS_SOCKET,
         web_processes=env.WEB_CONCURRENCY,
         workers={
-            "urgent": env.URGENT_CONCURRENCY,
-            "snapshots": env.SCAN_CONCURRENCY,
-            "deliveries": env.DELIVERY_CONCURRENCY,
-            "deliveries-slow": env.SLOW_DELIVERY_CONCURRENCY,
+            queue.URGENT: env.URGENT_CONCURRENCY,
+            queue.SNAPSHOTS: env.SCAN_CONCURRENCY,
+            queue.DELIVERIES: env.DELIVERY_CONCURRENCY,
+            queue.SLOW_DELIVERIES: env.SLOW_DELIVERY_CONCURRENCY,
         },
         stop_grace=env.STOP_GRACE,
     )
@@ -161,7 +161,7 @@ def _reachable_host(allowed: list[str]) -> str:
 
 def _processes(plan: Plan) -> str:
     singles = ["valkey"] if plan.embedded_socket else []
-    workers = [f"{number} for {queue}" for queue, number in plan.workers.items()]
+    workers = [f"{number} for {name}" for name, number in plan.workers.items()]
     return f"{', '.join([*singles, 'web', 'scheduler'])}, workers ({', '.join(workers)})"
 
 
