@@ -31,11 +31,11 @@ from snapshots.delivery.webhooks import Message, WebhookClient
 
 log = logging.getLogger("docora.alerts")
 
-# After a failed attempt at least so long, so that a dead endpoint does not hold up every tick.
+# The longest pause after failed attempts, which grows up to it: a dead endpoint must not hold up every tick.
 _LONGEST_PAUSE = 600.0
 _CLAIM = timedelta(minutes=2)
 _TIMEOUT = 5.0
-# One message names so many; of the others it says how many there are.
+# The most that one message names; of the others it says how many there are.
 _MOST = 50
 
 
@@ -159,7 +159,7 @@ def look() -> None:
 
 
 def look_whatever_fails() -> None:
-    """For the tick, which goes on. Before it: it fails without Redis, and that is one of the things to be told."""
+    """Before each tick, which must go on. Not after it: a tick fails without Redis, and that is to be told too."""
     try:
         look()
     except Exception:

@@ -104,7 +104,7 @@ class Concern:
     reason: str
     hint: str
     begins: bool = True
-    """False: not a reason to tell it, but not over either if it was told."""
+    """False: no reason for a new alert, but one that was told is not over either."""
 
     @property
     def key(self) -> str:
@@ -191,7 +191,7 @@ HINTS = {
     "scheduler": "Start it: `manage.py up`, or `manage.py scheduler`.",
 }
 
-# A disk is well again when so many more percent are free: it is not told each time that a file comes and goes.
+# An alert about a disk is over when this many more percent are free: else it would come and go with a few files.
 _DISK_MARGIN = 2
 CONCERNS: dict[str, Callable[[], Iterator[Concern]]] = {
     "circuit-open": _open_circuits,
@@ -207,5 +207,5 @@ TITLES = {
     "disk-low": "disk nearly full",
     "redis-away": "does not answer",
 }
-# Seconds for which each must have lasted, or be over, before it is told: what is restarted is away for a moment.
+# Seconds that each must have lasted, or be over, before it is told: a restart is no reason for an alert.
 SETTLING = {"queue-untended": 60, "disk-low": 60, "redis-away": 60}

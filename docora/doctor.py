@@ -259,7 +259,7 @@ def _workers(name: str) -> Iterator[Finding]:
 
 
 def _git_host(address: str, name: str) -> Iterator[Finding]:
-    """As a fetch would reach it; a host without a repository that somebody watches is no reason for alarm."""
+    """As a fetch would reach it. A host that fails is an error only if a repository on it is watched."""
     try:
         is_plain, is_used = (
             Repository.objects.filter(url__startswith=f"{scheme}://{address}/").exists() for scheme in ("http", "https")

@@ -80,7 +80,7 @@ def _add_process(_logger: Any, _method: str, line: EventDict) -> EventDict:
 
 
 def _redact(_logger: Any, _method: str, line: EventDict) -> EventDict:
-    """The net under those who redact what they log: no authorization header, no credentials in a URL, no token."""
+    """In case code forgot to redact what it logs: hides authorization headers, credentials in URLs, and tokens."""
     return {name: redact(value) if isinstance(value, str) else value for name, value in line.items()}
 
 

@@ -1,4 +1,4 @@
-"""Where each door is. Hooks of git hosts come in before: docora/api/hooks/middleware.py."""
+"""The URLs of the API, the admin and the health checks. Hooks come in before: docora/api/hooks/middleware.py."""
 
 from django.contrib import admin
 from django.urls import path

@@ -15,4 +15,4 @@ try:
     canary.check_keys_at_start()
 except canary.WrongKeys as error:
     sys.stderr.write(f"docora: {error}\n")
-    sys.exit(3)  # by this status gunicorn knows that another try is of no use
+    sys.exit(3)  # gunicorn does not start a worker again that ends with this status

@@ -101,7 +101,7 @@ def prove(watch: Watch) -> None:
         _ask(watch.repository, _credential_of(watch), [watch])
     except RefNotFound:
         # The host accepted the token; what was read of the branch before it went may be sent.
-        _note_proof([watch], at=asked_at)
+        _note_accepted([watch], at=asked_at)
     except AccessDenied as error:
         blame([watch], error)
         raise
@@ -137,7 +137,7 @@ def _credential_of(watch: Watch) -> Credential:
 def _ask(repository: Repository, credential: Credential, watches: list[Watch]) -> Seen:
     asked_at = timezone.now()
     remote, tip = _look(repository.remote, credential, repository.ref)
-    _note_proof(watches, at=asked_at)
+    _note_accepted(watches, at=asked_at)
     return Seen(tip=tip, remote=remote, watches=tuple(watches))
 
 
@@ -167,10 +167,11 @@ def note_proofs(watches: Iterable[Watch], *, at: datetime) -> None:
         Watch.objects.filter(pk__in=same).update(access_proven_at=at)
 
 
-def _note_proof(watches: list[Watch], *, at: datetime) -> None:
-    """An unchanged repository costs no row: a proof is written down when the last one has aged.
+def _note_accepted(watches: list[Watch], *, at: datetime) -> None:
+    """The host has just accepted these watches' token, which ends an earlier refusal.
 
-    It is as old as the question. The answer may have been under way for long: a refusal since then stays.
+    The proof is dated by the question, because the answer may have taken long; a refusal since then stays. It is
+    written only when the last one has aged, so an unchanged repository costs no row.
     """
     stale = [watch for watch in watches if watch.access_denied_at or _has_aged(watch)]
     for watch in stale:

@@ -88,7 +88,7 @@ def previous_bearer_until(app: App) -> datetime | None:
 
 
 def check_endpoint(base_url: str) -> None:
-    """An app may not point webhooks at an address that may not be dialled. What is there is not told to it."""
+    """Refuse a base URL whose host may not be dialled. The app is not told which address was found."""
     parts = urlsplit(_cleaned_base_url(base_url))
     is_plain = parts.scheme == "http"
     try:
@@ -186,7 +186,7 @@ def withdraw_grant(granted: GitHubGrant) -> None:
 
 
 def look_again(watches: QuerySet[Watch], *, owner: str) -> None:
-    """What may be read through the GitHub App of this owner's repositories has changed, or may have."""
+    """The GitHub App may read other repositories of this owner than before: prove the access through it again."""
     concerned = watches.filter(token="", repository__owner__iexact=owner).select_related("repository")
     for watch in concerned:
         if github_app.serves(watch.repository.remote):

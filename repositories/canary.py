@@ -11,14 +11,17 @@ from repositories.models import App, Canary
 
 
 def check_keys() -> None:
-    """Raises WrongKeys. Also the oldest and the newest app are decrypted: of several keys, each may be missing."""
+    """Raises WrongKeys. The oldest and the newest app are decrypted too: they may be encrypted with different keys."""
     Canary.objects.first()
     App.objects.order_by("pk").first()
     App.objects.order_by("pk").last()
 
 
 def check_keys_at_start() -> None:
-    """Of a process that may fork, and that waits for a database which is away."""
+    """At the start of a process. One whose database does not answer goes on, and waits for it later.
+
+    The connection is closed: the process may fork.
+    """
     try:
         with suppress(DatabaseError):
             check_keys()

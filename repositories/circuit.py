@@ -25,7 +25,7 @@ log = logging.getLogger("docora.circuit")
 
 # Seconds between two questions to a host that does not answer; then as long as the cooldown.
 _PROBE_PAUSES = (30, 60, 120, 300, 600)
-# When a host answers again, so many of its other repositories are asked at once, and so many more for each success.
+# When a host answers again, this many of its other repositories are asked at once, and as many for each success.
 _PROBED_TOGETHER = 5
 
 _HEALTHY: dict[str, Any] = {
@@ -106,7 +106,7 @@ def next_probe(repository: Repository) -> datetime | None:
 
 
 def reset(repository: Repository) -> None:
-    """Somebody asks to forget the failures."""
+    """Forget the failures, because somebody asked for it."""
     was_open = _row(repository).exclude(circuit_open_until=None).exists()
     _row(repository).update(**_HEALTHY)
     if was_open:

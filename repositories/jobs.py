@@ -1,4 +1,4 @@
-"""The doors of the queue into this room."""
+"""What messages start in this room, by dotted name: see messages.py."""
 
 from rq import get_current_job
 
@@ -13,7 +13,7 @@ def purge_clone(clone_key: str) -> None:
 
 
 def recheck_owner(owner: str) -> None:
-    """What the GitHub App may read of this owner's repositories has changed, or may have."""
+    """The GitHub App may read other repositories of this owner than before."""
     if not isinstance(owner, str):
         raise ValueError(f"{owner!r:.200} is not the name of an owner")
     accounts.look_again(Watch.objects.all(), owner=owner)

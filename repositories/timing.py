@@ -35,7 +35,7 @@ def plan_next_look(repository: Repository, *, last_change: datetime) -> None:
 def next_look(now: datetime, *, last_change: datetime, hooked: bool = False) -> datetime:
     """Soon, if the repository has changed lately; up to a tenth sooner by chance, so that the looks spread.
 
-    Where hooks arrive, a planned look is the net under a lost one and may come more rarely.
+    Where hooks arrive, planned looks only find what a lost hook has missed, and may come more rarely.
     """
     quiet = (now - last_change).total_seconds()
     pause = min(max(quiet / _LOOKS_WITHIN_QUIET_TIME, settings.MIN_RESCAN_INTERVAL), settings.RESCAN_INTERVAL)
@@ -52,7 +52,7 @@ def claim_due_looks(now: datetime, most: int, *, except_bases: Iterable[str] = (
     due = Repository.objects.filter(next_check_at__lte=now).order_by("next_check_at")
     for base in except_bases:
         due = due.exclude(url__startswith=f"{base}/")
-    if not due.exists():  # a reader waits for nobody, a writer may
+    if not due.exists():  # reading waits for no lock, writing may
         return []
     end = now + timedelta(seconds=settings.RESCAN_INTERVAL)
     with transaction.atomic():
@@ -120,7 +120,7 @@ def not_paused(watches: QuerySet[Watch]) -> QuerySet[Watch]:
 
 
 def clear_pauses(watch: Watch) -> None:
-    """The pause of the watch after a failure, and the rest that its app asked for."""
+    """End the pause of the watch after a failure, and the rest that its app asked for."""
     Watch.objects.filter(pk=watch.pk).update(retry_at=None)
     App.objects.filter(pk=watch.app_id).update(resting_until=None)
 

@@ -33,8 +33,8 @@ def behind(watches: QuerySet[Watch]) -> QuerySet[Watch]:
     return watches.filter(_BEHIND)
 
 
-# Out of attempts, also while the next attempt runs: only a success ends it.
 def failing() -> Q:
+    """Out of attempts, also while the next attempt runs: only a success ends it."""
     return Q(status=WatchStatus.FAILED) | Q(retry_count__gte=settings.MAX_RETRY_ATTEMPTS)
 
 
@@ -80,7 +80,7 @@ def begin_delivery(watch: Watch) -> None:
 
 
 def put_back(watches: QuerySet[Watch]) -> int:
-    """No worker is at it any more; returns how many watches this is true of."""
+    """No worker works on these watches any more: they wait again. Returns how many did not."""
     return watches.filter(status=WatchStatus.SCANNING).update(status=WatchStatus.PENDING)
 
 
@@ -104,7 +104,7 @@ def settle(watches: QuerySet[Watch], *, is_empty: bool = False) -> None:
     if not is_empty:
         lacking_nothing = lacking_nothing.filter(synced_sequence__gt=0)
     settled = lacking_nothing.exclude(status=WatchStatus.SYNCED)
-    if settled.exists():  # a reader waits for nobody, a writer may
+    if settled.exists():  # reading waits for no lock, writing may
         settled.update(**_SYNCED)
 
 

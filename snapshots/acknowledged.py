@@ -12,7 +12,7 @@ _BATCH = 500
 
 
 def forget_refusals_that_are_over(watch: Watch, sequence: int) -> None:
-    """Once the app has all of this snapshot that it does not refuse."""
+    """To be called once the app has all of this snapshot but what it refuses."""
     if not Parked.objects.filter(watch=watch).exists():
         return
     file_ids = refusals_that_are_over(watch, sequence)

@@ -1,7 +1,7 @@
 """`.docoraignore` in the root of a repository: what its owners do not want to be told, in gitignore's syntax.
 
-The rules of a commit are read at that commit. An ignored path is as good as not there: one that an app
-has been told about before is deleted for it.
+The rules of a commit are read at that commit. An ignored path counts as absent: an app that has
+the file gets a delete.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The doors of the queue: what a message by dotted name starts."""
+"""What messages start in this room, by dotted name: see repositories/messages.py."""
 
 import math
 

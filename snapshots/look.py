@@ -48,7 +48,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """Under which job a snapshot is taken, what asked for it, and who hears of it."""
+    """The job that takes a snapshot, the hint that asked for it, and where progress and counts go."""
 
     job_id: str
     progress: Progress

@@ -33,11 +33,11 @@ from snapshots import manifest
 
 log = logging.getLogger("docora.looks")
 
-# Claimed in one transaction, and written in one at the latest when so many answers are there.
+# The most that are claimed in one transaction; and answers are written as soon as there are this many.
 _BATCH = 200
 # A host with more looks in line gets no further ones: others are claimed, and memory stays bounded.
 _LONGEST_LINE = 100
-# Answers are written after so many seconds, also when there are few.
+# Seconds after which answers are written, also when there are few.
 _WRITE_INTERVAL = 0.5
 
 
@@ -97,7 +97,7 @@ class Looks:
         return jobs
 
     def work(self, seconds: float, *, until_answered: bool = False) -> int:
-        """Ask for so long and write the answers; returns how many became jobs."""
+        """Ask for that many seconds and write the answers; returns how many looks became jobs."""
         jobs, deadline = 0, time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and (self._in_hand or not until_answered):
             self._loop.run(self._ask(min(left, _WRITE_INTERVAL) if self._in_hand else left))
@@ -244,7 +244,7 @@ def _note_unchanged(looks: list[_Look]) -> None:
 
 
 def _put_off(looks: dict[_Look, float]) -> None:
-    """Their hosts want to rest for so many seconds."""
+    """Their hosts do not want to be asked for that many seconds."""
     rests: dict[str, float] = {}
     for look, seconds in looks.items():
         base = look.remote.url.base

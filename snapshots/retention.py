@@ -19,8 +19,8 @@ _BATCH = 500
 
 
 def delete(rows: "QuerySet[Any, Any]", *, seconds: float = float("inf")) -> int:
-    """Delete these rows, which nothing refers to, in their order; returns how many. At least one batch goes, so that
-    also those who have little time get on."""
+    """Delete these rows, which nothing refers to, in their order; returns how many. It stops after that many
+    seconds, but not before one batch: each call gets further."""
     ends_at, deleted = time.monotonic() + seconds, 0
     while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):
         model: type[Model] = rows.model

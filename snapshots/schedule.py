@@ -43,7 +43,7 @@ def begin_tick(looks: Looks) -> int:
 
 
 def _ask_for_deliveries() -> int:
-    """Watches whose delivery got lost on the way: the net under the queue."""
+    """Watches that lack something although no job delivers it: Redis may have lost the job."""
     room = max(0, settings.SCAN_BACKLOG - queue.length(queue.DELIVERIES))
     lost = due_watches(Watch.objects.filter(access_denied_at=None))[:room]
     for watch in lost:

@@ -32,12 +32,12 @@ class ApiGate:
             return self._get_response(request)
         response = _refusal(request) or self._answer(request)
         _show_limits(response, spent_by(request))
-        # Answers carry keys and private code: nobody on the way may keep them.
+        # Answers carry keys and private code: no cache on the way may keep them.
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        """HEAD is GET without the body, for every door."""
+        """HEAD is GET without the body, for every endpoint."""
         if request.method != "HEAD":
             return with_warnings(request, _as_problem(self._get_response(request)))
         request.method = "GET"

@@ -1,4 +1,4 @@
-"""The HTTP API: the doors of all rooms, and what each error means to a client.
+"""The HTTP API: all endpoints together, and what each error means to a client.
 
 One definition, two mounts: /api/v1/ refuses what it does not know, /api/, where older clients are, names it.
 """

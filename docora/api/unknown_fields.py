@@ -21,7 +21,7 @@ View = Callable[..., Any]
 Unknown = list[tuple[str, str]]
 
 _NOT_IN_THE_QUERY = {"request", "response", "body"}
-# So many are named, each up to so many characters.
+# The most that are named, and the most characters of each.
 _MOST = 20
 _LONGEST = 100
 

@@ -14,7 +14,7 @@ class Fault:
     lifted: threading.Event = field(default_factory=threading.Event, init=False)
 
     def lift(self) -> None:
-        """End it; whoever hangs because of it goes on."""
+        """End it; what hangs because of it goes on."""
         self.lifted.set()
 
     def __enter__(self) -> Self:

@@ -136,7 +136,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Holds back Ctrl-C and SIGTERM: between a child's start and the note of it, nobody could stop the child."""
+    """Holds back Ctrl-C and SIGTERM: a child that was started and is not noted yet could not be stopped."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
     try:

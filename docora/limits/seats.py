@@ -1,4 +1,4 @@
-"""How many threads of a web process may wait for somebody else.
+"""How many threads of a web process may wait for a git host, an endpoint or a change.
 
 A request that dials a git host or an endpoint, or that waits for changes, keeps its thread for up to half a minute.
 Such requests take a seat first. There are seats for three quarters of the threads, so the other requests, /health

@@ -25,7 +25,7 @@ class _Reading:
 
 
 class PatientReader:
-    """One reading at a time: those who ask meanwhile, also after a time-out, wait for the one that is under way."""
+    """One reading at a time: requests that come meanwhile, also after a time-out, wait for the one under way."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read

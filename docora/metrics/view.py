@@ -1,4 +1,4 @@
-"""The door: a bearer token of its own, and no door at all where none is set."""
+"""The view of /metrics: it has a bearer token of its own, and answers 404 where none is set."""
 
 import hmac
 

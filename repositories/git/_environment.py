@@ -58,7 +58,7 @@ _TOKEN_USERS = {"gitlab.com": "oauth2", "bitbucket.org": "x-token-auth"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Where to fetch from, and as whom."""
+    """Where to fetch from, and with which token."""
 
     url: RemoteUrl
     token: str = ""
@@ -67,7 +67,7 @@ class Remote:
         plain = self.url.scheme == "http"
         config = {
             **_CONFIG,
-            **self._way(plain=plain),
+            **self._pinned_addresses(plain=plain),
             # A host that sends next to nothing for so long is down.
             "http.lowSpeedLimit": "1000",
             "http.lowSpeedTime": str(max(1, round(settings.GIT_STALL_TIMEOUT))),
@@ -80,7 +80,7 @@ class Remote:
             config[f"http.{self.url.base}/.extraHeader"] = f"Authorization: {self.authorization}"
         return _environment(config)
 
-    def _way(self, *, plain: bool) -> dict[str, str]:
+    def _pinned_addresses(self, *, plain: bool) -> dict[str, str]:
         """Git dials the addresses that were checked, and no others: the host's, or the proxy's."""
         if through := proxy.for_host(self.url.host):
             proxy.check_target(self.url.host, plain=plain)

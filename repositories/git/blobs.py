@@ -27,7 +27,7 @@ class _Found:
 
 
 class Blobs:
-    """Contents by their git names; whatever is said to be there and is not means that the clone is damaged."""
+    """Contents by their git names. CloneDamaged if one that should be there is missing."""
 
     def __init__(self, questions: IO[bytes], answers: IO[bytes]) -> None:
         self._questions = questions

@@ -153,7 +153,7 @@ def pin_of(commit: str) -> str:
 
 
 def discard(clone_key: str, *, held: HeldLock) -> Path | None:
-    """Rename the clone into the trash, at once whatever its size; `empty` removes it without the lock."""
+    """Rename the clone into the trash, which is instant; `empty` removes it, without the lock."""
     folder = path_of(clone_key)
     held.check()
     trash = _aside("trash")
@@ -178,14 +178,14 @@ def keys_on_disk() -> list[str]:
 
 
 def leftovers(older_than: float) -> list[Path]:
-    """What killed workers left in the trash and among the drafts, untouched for so many seconds."""
+    """What killed workers left in the trash and among the drafts, untouched for `older_than` seconds."""
     long_ago = time.time() - older_than
     found = [*_folders(_root() / ".trash"), *_folders(_root() / ".drafts")]
     return [path for path in found if path.stat().st_mtime < long_ago]
 
 
 def usage(clone_key: str) -> Usage:
-    """How much room the clone takes, and when it was of use last. No bytes: there is no such clone."""
+    """How much room the clone takes, and when it was used last. No bytes: there is no such clone."""
     folder, size = path_of(clone_key), 0
     with contextlib.suppress(FileNotFoundError):
         for path in folder.rglob("*"):
@@ -211,7 +211,7 @@ def count_packs(clone_key: str) -> int:
 
 
 def pack(clone_key: str, *, held: HeldLock) -> None:
-    """Put all that is pinned into one pack and drop the rest; who reads a pinned commit meanwhile goes on."""
+    """Put all that is pinned into one pack and drop the rest. What reads a pinned commit meanwhile goes on."""
     folder = path_of(clone_key)
     with held.inherit():
         _sweep(clone_key)
@@ -305,7 +305,7 @@ def _check_tag(folder: Path, tip: Tip) -> None:
 
 
 def _touch(folder: Path) -> None:
-    """The clone was of use now: the one that was not for longest is the first to make room."""
+    """Note that the clone was used now: over the quota, the one that was not used for longest goes first."""
     with contextlib.suppress(OSError):
         os.utime(folder)
 

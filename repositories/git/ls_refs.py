@@ -21,7 +21,7 @@ from repositories.git.urls import RemoteUrl
 log = logging.getLogger("docora.looks")
 
 _LONGEST_ANSWER = 1 << 16
-# For so long a host that spoke version 2 is taken to speak it still.
+# Seconds for which a host that spoke version 2 is assumed to speak it still.
 _REMEMBERED = 600.0
 # After a 429 that does not say for how long.
 _USUAL_REST = 60.0
@@ -44,8 +44,7 @@ class _RestWanted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Neither unchanged nor changed: not understood. `rest`: for so many seconds the host does not want to be asked
-    for anything."""
+    """Neither unchanged nor changed: not understood. `rest`: seconds for which the host does not want to be asked."""
 
     is_unchanged: bool = False
     is_changed: bool = False
@@ -97,9 +96,9 @@ class Host:
         return refs_in(await self._request("POST", remote, "git-upload-pack", body))
 
     async def _request(
-        self, method: str, remote: Remote, door: str, body: bytes | None = None, *, try_again: bool = True
+        self, method: str, remote: Remote, path: str, body: bytes | None = None, *, try_again: bool = True
     ) -> bytes:
-        url, headers = f"{remote.url}/{door}", {"Authorization": remote.authorization} if remote.token else {}
+        url, headers = f"{remote.url}/{path}", {"Authorization": remote.authorization} if remote.token else {}
         if body is not None:
             headers["Content-Type"] = "application/x-git-upload-pack-request"
         try:
@@ -111,7 +110,7 @@ class Host:
             # The host may have closed a connection that was kept since the last question.
             if not try_again:
                 raise
-        return await self._request(method, remote, door, body, try_again=False)
+        return await self._request(method, remote, path, body, try_again=False)
 
 
 async def _read(response: aiohttp.ClientResponse, kind: str) -> bytes:

@@ -19,12 +19,12 @@ from repositories.git.blobs import Blobs
 
 SUBMODULE = "160000"
 _FOLDER = "040000"
-# So many trees are asked for at once, unless those that wait to be walked would take more memory than that.
+# Trees that are asked for at once; one by one while those that wait to be walked take more bytes than that.
 _AHEAD = 64
 _BYTES_AHEAD = 1 << 22
 # By the length of an id, which is binary: SHA-1 or SHA-256.
 _ENTRY = {width: re.compile(rb"(\d+) ([^\0]+)\0(.{%d})" % width, re.DOTALL) for width in (20, 32)}
-# Longer paths, and larger trees, are made to fill our memory.
+# Longer paths and larger trees are refused: they are made to fill our memory.
 _LONGEST_PATH = 1 << 16
 _LARGEST_TREE = 1 << 26
 
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def place(self) -> bytes:
-        """By this git orders a tree, so that all files of a commit are in the order of their paths."""
+        """What git sorts a tree by: it puts all files of a commit in the order of their paths."""
         return self.path + b"/" if self.mode == _FOLDER else self.path
 
 
@@ -66,9 +66,9 @@ _Pair = tuple[Entry | None, Entry | None]
 
 
 class _Walk:
-    """Goes through two trees side by side, and knows when it is enough.
+    """Goes through two trees side by side, up to a limit of files and folders.
 
-    A few small trees can stand for any number of files, because each of them is in another one many times.
+    Without the limit, a few small trees that are in each other many times could stand for any number of files.
     """
 
     def __init__(self, blobs: Blobs, commit: str) -> None:
@@ -127,7 +127,7 @@ class _Walk:
         return [(_join(next(contents)) if old else b"", _join(next(contents)) if new else b"") for old, new in names]
 
     def _spend(self, tree: bytes) -> None:
-        """Before anything below is read: then all that is kept on the way counts."""
+        """Count the tree's entries against the limits, before anything below it is read."""
         modes = [_canonical(found[1]) for found in self._entry.finditer(tree)]
         folders = modes.count(_FOLDER)
         self._folders_left -= folders

@@ -20,7 +20,7 @@ __all__ = ["forget_token", "git_address", "granted", "kept_token", "serves", "to
 
 _KEPT = "docora:github-app-token:"
 _RENEWED_BEFORE_ITS_END = 600
-# For so long an answer "not installed there" is kept, so that each look does not ask again.
+# Seconds for which the answer "not installed there" is kept, so that each look does not ask again.
 _NOT_INSTALLED_FOR = 60
 
 
@@ -48,7 +48,7 @@ def token_for(app: App, remote: RemoteUrl) -> str:
 
 
 def token_of_installation(remote: RemoteUrl) -> str:
-    """The kept token, or a new one; empty if the GitHub App is not installed there. HostUnavailable if nobody knows."""
+    """The kept token, or a new one; empty if the GitHub App is not installed there. HostUnavailable if GitHub fails."""
     kept = kept_token(remote)
     if kept is not None:
         return kept

@@ -124,7 +124,7 @@ async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
 
 
 def _signed(now: float) -> str:
-    import jwt  # here: it would take 3 MB in every process, also of those who have no GitHub App
+    import jwt  # here: it would take 3 MB in every process, also where there is no GitHub App
 
     claims = {"iat": int(now) - _CLOCKS_DIFFER_BY, "exp": int(now) + _SIGNED_FOR, "iss": settings.GITHUB_APP_ID}
     return jwt.encode(claims, settings.GITHUB_APP_PRIVATE_KEY, algorithm="RS256")

@@ -123,7 +123,7 @@ def request(watch: Watch) -> None:
 
 
 def request_lost(most: int) -> int:
-    """The net under the queue: those whose time has come. Returns how many."""
+    """Request those that are due: Redis may have lost their jobs. Returns how many."""
     now = timezone.now()
     is_due = Q(retry_at=None) | Q(retry_at__lte=now)
     rests = Q(app__resting_until__gt=now)
@@ -135,7 +135,7 @@ def request_lost(most: int) -> int:
 
 
 def repeat(watch: Watch) -> None:
-    """Somebody asks for the last one again."""
+    """Tell the last one again, because somebody asked for it."""
     newest = Completion.objects.filter(watch=watch).order_by("pk").last()
     if newest:
         Completion.objects.filter(pk=newest.pk).update(pending=True, attempts=0, retry_at=None)

@@ -121,7 +121,7 @@ class Bodies:
 
 
 def count_pieces(size: int) -> int:
-    """Of a content of so many bytes, if it goes in pieces: its base64 text, cut every BINARY_CHUNK_SIZE_BYTES."""
+    """Of a content of this size, if it goes in pieces: its base64 text, cut every BINARY_CHUNK_SIZE_BYTES."""
     return -(-(-(-size // 3) * 4) // settings.BINARY_CHUNK_SIZE_BYTES)
 
 

@@ -23,7 +23,7 @@ from snapshots.delivery import endpoint, redelivery
 from snapshots.models import Parked
 
 _LOOK_EVERY = 1.0
-# After so many seconds in which nothing was accepted, it is asked whether there is a worker at all.
+# Seconds without an accepted message, after which it is checked whether there is a worker at all.
 _STANDSTILL = 15.0
 
 
