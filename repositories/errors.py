@@ -32,6 +32,8 @@ from dataclasses import dataclass
 class DocoraError(Exception):
     # For machines; published, so it never changes.
     code = "error"
+    # What it says if it is raised without words of its own.
+    text = ""
     # What the API answers.
     http_status = 502
     retriable = False
@@ -40,6 +42,9 @@ class DocoraError(Exception):
     reason = "git reported an error"
     # What an operator can do about it.
     hint = ""
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*words or (self.text,))
 
 
 class InvalidUrl(DocoraError):
@@ -143,17 +148,13 @@ class EndpointDisabled(DocoraError):
 class NotWatched(DocoraError):
     code = "not-watched"
     http_status = 404
-
-    def __init__(self) -> None:
-        super().__init__("This app does not watch a repository of that id.")
+    text = "This app does not watch a repository of that id."
 
 
 class NoHook(DocoraError):
     code = "no-hook"
     http_status = 404
-
-    def __init__(self) -> None:
-        super().__init__("This watch has no hook.")
+    text = "This watch has no hook."
 
 
 class QueueUnavailable(DocoraError):
@@ -163,25 +164,19 @@ class QueueUnavailable(DocoraError):
     http_status = 503
     retriable = True
     retry_after = 5
-
-    def __init__(self) -> None:
-        super().__init__("The queue does not answer at the moment; see Retry-After.")
+    text = "The queue does not answer at the moment; see Retry-After."
 
 
 class TokenRefused(DocoraError):
     code = "token-refused"
     http_status = 422
-
-    def __init__(self) -> None:
-        super().__init__("The new token cannot read the repository.")
+    text = "The new token cannot read the repository."
 
 
 class TokenNeeded(DocoraError):
     code = "token-needed"
     http_status = 422
-
-    def __init__(self) -> None:
-        super().__init__("The repository cannot be read without a token. The watch keeps the one that it has.")
+    text = "The repository cannot be read without a token. The watch keeps the one that it has."
 
 
 class TooManyTokens(DocoraError):
@@ -198,9 +193,7 @@ class TooManyTokens(DocoraError):
 class BaseUrlFixed(DocoraError):
     code = "base-url-fixed"
     http_status = 403
-
-    def __init__(self) -> None:
-        super().__init__("The operator has not allowed this app to change its base URL.")
+    text = "The operator has not allowed this app to change its base URL."
 
 
 class InvalidBaseUrl(DocoraError):
@@ -211,41 +204,31 @@ class InvalidBaseUrl(DocoraError):
 class AppGone(DocoraError):
     code = "app-gone"
     http_status = 401
-
-    def __init__(self) -> None:
-        super().__init__("The app has been deleted.")
+    text = "The app has been deleted."
 
 
 class InvalidCursor(DocoraError):
     code = "invalid-cursor"
     http_status = 422
-
-    def __init__(self) -> None:
-        super().__init__("cursor: not one that Docora gave out")
+    text = "cursor: not one that Docora gave out"
 
 
 class CursorExpired(DocoraError):
     code = "cursor-expired"
     http_status = 410
-
-    def __init__(self) -> None:
-        super().__init__("This place is not known any more; start over without it.")
+    text = "This place is not known any more; start over without it."
 
 
 class NoSuchFile(DocoraError):
     code = "no-such-file"
     http_status = 404
-
-    def __init__(self) -> None:
-        super().__init__("The newest snapshot has no such file, or the watch's options leave it out.")
+    text = "The newest snapshot has no such file, or the watch's options leave it out."
 
 
 class NoSuchDelivery(DocoraError):
     code = "no-such-delivery"
     http_status = 404
-
-    def __init__(self) -> None:
-        super().__init__("This watch has no delivery of that id.")
+    text = "This watch has no delivery of that id."
 
 
 class ContentUnavailable(DocoraError):
@@ -254,9 +237,7 @@ class ContentUnavailable(DocoraError):
     code = "content-unavailable"
     http_status = 503
     retriable = True
-
-    def __init__(self) -> None:
-        super().__init__("The content cannot be read here at the moment.")
+    text = "The content cannot be read here at the moment."
 
 
 class RangeNotSatisfiable(DocoraError):
@@ -283,7 +264,7 @@ class RateLimited(DocoraError):
     text = "Too many requests; see Retry-After."
 
     def __init__(self, wait: float) -> None:
-        super().__init__(self.text)
+        super().__init__()
         self.retry_after = max(1, math.ceil(wait))
 
 
@@ -297,9 +278,7 @@ class TooManyAtOnce(DocoraError):
     http_status = 429
     retriable = True
     retry_after = 1
-
-    def __init__(self) -> None:
-        super().__init__("Wait for the answer to this app's earlier requests of this kind.")
+    text = "Wait for the answer to this app's earlier requests of this kind."
 
 
 class Busy(DocoraError):
@@ -309,9 +288,7 @@ class Busy(DocoraError):
     http_status = 503
     retriable = True
     retry_after = 5
-
-    def __init__(self) -> None:
-        super().__init__("Too many requests wait for git hosts and endpoints at the moment; see Retry-After.")
+    text = "Too many requests wait for git hosts and endpoints at the moment; see Retry-After."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
