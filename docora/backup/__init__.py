@@ -4,9 +4,16 @@ A backup can be made while the service works. Everything that a backup does not 
 the queue is asked for again. What a restore must do to the rows beyond loading them is in `snapshots.new_life`.
 """
 
+from pathlib import Path
+
 UNFINISHED = "docora_restore_unfinished"
 """A table of PostgreSQL that is there from the beginning of a restore to its end: Docora does not start beside it."""
 
 
 class BackupError(Exception):
     """The message is one line that says what is wrong and what to do."""
+
+
+class ExistsAlready(BackupError):
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"{file} exists already: choose another name, a backup overwrites nothing")

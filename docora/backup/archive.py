@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from docora.backup import BackupError
+from docora.backup import BackupError, ExistsAlready
 
 _FACTS = "backup.json"
 _COPY = "database"
@@ -31,21 +31,19 @@ class Facts:
 
     engine: str
     version: str
-    """Of Docora."""
+    """The version of Docora."""
     made_at: str
     migrations: list[str]
     """Those that were applied, as `app.name`."""
     keys: list[str]
     """Fingerprints of the encryption keys in use, the newest first."""
     sha256: str = ""
-    """Of the copy."""
+    """The digest of the copy."""
     format: int = _FORMAT
 
 
 def write(file: Path, facts: Facts, copy: Path) -> None:
-    """For its owner alone, over nothing that is there, and read back before it gets its name."""
-    if file.exists():
-        raise BackupError(f"{file} exists already: choose another name, a backup overwrites nothing")
+    """The file is readable by its owner alone, overwrites nothing, and is read back before it gets its name."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
     draft = Path(name)
     try:
@@ -59,7 +57,7 @@ def write(file: Path, facts: Facts, copy: Path) -> None:
                 raise BackupError(f"{file} could not be read back as it was written")
         os.link(draft, file)  # not a rename: that would overwrite a file that came meanwhile
     except FileExistsError:
-        raise BackupError(f"{file} exists already: choose another name, a backup overwrites nothing") from None
+        raise ExistsAlready(file) from None
     finally:
         draft.unlink(missing_ok=True)
 
@@ -105,7 +103,7 @@ def _facts_in(tar: tarfile.TarFile) -> Facts:
 
 
 def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
-    """By its own name alone: nothing that a tar can do with paths or links happens here."""
+    """Read by name, not extracted: paths and links in the tar have no effect."""
     found = tar.extractfile(name)
     if found is None:
         raise ValueError(f"{name} is not a file in it")

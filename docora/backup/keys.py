@@ -12,14 +12,14 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 from docora import env
-from docora.backup import BackupError
+from docora.backup import BackupError, ExistsAlready
 from docora.keys import listed
 
 _LINE = re.compile(r"(DJANGO_SECRET_KEY|ENCRYPTION_KEYS)=(.+)")
 
 
 def fingerprints() -> list[str]:
-    """Of the encryption keys, the newest first. They are 256 random bits: a digest does not give them away."""
+    """Digests of the encryption keys, the newest first. The keys are 256 random bits, which no digest gives away."""
     return [hashlib.sha256(key.encode()).hexdigest()[:16] for key in settings.ENCRYPTION_KEYS]
 
 
@@ -33,12 +33,12 @@ def places() -> Iterator[str]:
 
 
 def write(file: Path) -> None:
-    """As lines of an environment file, for its owner alone."""
+    """Write the keys as lines of an environment file that its owner alone may read."""
     lines = {"DJANGO_SECRET_KEY": settings.SECRET_KEY, "ENCRYPTION_KEYS": ",".join(settings.ENCRYPTION_KEYS)}
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise BackupError(f"{file} exists already: choose another name, a backup overwrites nothing") from None
+        raise ExistsAlready(file) from None
     except OSError as error:
         raise BackupError(f"{file} cannot be written: {error.strerror}") from None
     with os.fdopen(handle, "w") as target:

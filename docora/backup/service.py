@@ -17,7 +17,7 @@ from django.utils import timezone
 
 import docora
 from docora import condition, env
-from docora.backup import BackupError, archive, keys, postgresql, sqlite
+from docora.backup import BackupError, ExistsAlready, archive, keys, postgresql, sqlite
 from docora.processes import preflight
 from repositories.base import connections, pulse, queue
 from snapshots import new_life
@@ -26,7 +26,7 @@ from snapshots import new_life
 def back_up(file: Path, *, keys_file: Path | None = None) -> archive.Facts:
     """One consistent copy of the database, also while the service works."""
     if file.exists():
-        raise BackupError(f"{file} exists already: choose another name, a backup overwrites nothing")
+        raise ExistsAlready(file)
     if not file.parent.is_dir():
         raise BackupError(f"{file.parent} is not a folder")
     facts = archive.Facts(
