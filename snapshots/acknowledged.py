@@ -7,17 +7,15 @@ from django.db.models import Count
 from repositories.models import Watch
 from snapshots.changes import Event, refusals_that_are_over
 from snapshots.models import Delivered, Parked
-
-_BATCH = 500
+from snapshots.packed import batches
 
 
 def forget_refusals_that_are_over(watch: Watch, sequence: int) -> None:
     """To be called once the app has all of this snapshot but what it refuses."""
     if not Parked.objects.filter(watch=watch).exists():
         return
-    file_ids = refusals_that_are_over(watch, sequence)
-    for start in range(0, len(file_ids), _BATCH):
-        Parked.objects.filter(watch=watch, file__in=file_ids[start : start + _BATCH]).delete()
+    for batch in batches(refusals_that_are_over(watch, sequence)):
+        Parked.objects.filter(watch=watch, file__in=batch).delete()
 
 
 def count_parked(watches: Iterable[Watch]) -> dict[int, int]:
@@ -26,7 +24,7 @@ def count_parked(watches: Iterable[Watch]) -> dict[int, int]:
 
 
 def count_acknowledged(watches: Sequence[Watch]) -> dict[int, int]:
-    """By the watch's id: the files that the app has, less those that are to be told again; only these are counted."""
+    """By the watch's id: the files that the app has, less those to be told again. Only the latter cost a count."""
     asked_again = Delivered.objects.filter(watch__in=[watch.pk for watch in watches], again__isnull=False)
     counted = asked_again.exclude(again=Event.DELETE).order_by().values_list("watch").annotate(Count("pk"))
     found = dict(counted)

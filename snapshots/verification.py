@@ -5,14 +5,12 @@ The app's word decides only what is sent again. A path that Docora never knew is
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from repositories.models import Watch
 from snapshots.delivery import redelivery
 from snapshots.models import HELD, Delivered, File, FileVersion
+from snapshots.packed import batches
 from snapshots.paths import GitPath
-
-_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +69,17 @@ def _acknowledged(watch: Watch) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _known(watch: Watch, paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Those that the repository has, or had: the ids of their files."""
-    remaining = iter(paths)
-    while batch := {GitPath(path).digest: path for path in islice(remaining, _BATCH)}:
-        files = File.objects.filter(repository=watch.repository_id, path_digest__in=list(batch))
+    """The paths that the repository has, or had, with the ids of their files."""
+    for batch in batches(paths):
+        by_digest = {GitPath(path).digest: path for path in batch}
+        files = File.objects.filter(repository=watch.repository_id, path_digest__in=list(by_digest))
         for file_id, digest in files.values_list("pk", "path_digest"):
-            yield file_id, batch[bytes(digest)]
+            yield file_id, by_digest[bytes(digest)]
 
 
 def _deleted(known: dict[int, bytes]) -> dict[int, bytes]:
-    ids, here = list(known), set[int]()
-    for start in range(0, len(ids), _BATCH):
-        current = FileVersion.objects.filter(file__in=ids[start : start + _BATCH], until=None)
+    here = set[int]()
+    for batch in batches(known):
+        current = FileVersion.objects.filter(file__in=batch, until=None)
         here.update(current.values_list("file_id", flat=True))
     return {file_id: path for file_id, path in known.items() if file_id not in here}

@@ -22,10 +22,10 @@ from snapshots.delivery.payloads import describe, iso, noticed_at, origin, seria
 from snapshots.delivery.run import lock_key
 from snapshots.delivery.webhooks import Message
 from snapshots.models import Completion, File, FileVersion, Snapshot
+from snapshots.packed import batches
 from snapshots.steps import Step
 
 _EVENT = OptionalEvent.SYNC_COMPLETE.value
-_BATCH = 500
 
 
 def record(watch: Watch, snapshot: Snapshot) -> float | None:
@@ -81,8 +81,10 @@ def _previous_and_oldest_missed(before: Watch, snapshot: Snapshot) -> tuple[Snap
 
 
 def _latency(before: Watch, oldest: Snapshot, snapshot: Snapshot, last: datetime | None) -> int | None:
-    """From the notice of the oldest commit that the app did not have. None where no change was acknowledged, and for a
-    first sync or a resync: their commits may be years old."""
+    """Milliseconds from the notice of the oldest commit that the app did not have to the last acknowledgement.
+
+    None where no change was acknowledged, and for a first sync or a resync: their commits may be years old.
+    """
     if last is None or not 0 < before.synced_sequence < snapshot.sequence:
         return None
     return max(0, round((last - noticed_at(oldest)).total_seconds() * 1000))
@@ -97,14 +99,12 @@ def _count_left_out(before: Watch, previous: Snapshot | None, snapshot: Snapshot
     began = FileVersion.objects.filter(
         repository=before.repository_id, since__gt=before.synced_sequence, since__lte=snapshot.sequence
     )
-    ids = list(
-        began.filter(too_large, Q(until=None) | Q(until__gt=snapshot.sequence)).values_list("file_id", flat=True)
-    )
+    left_out = began.filter(too_large, Q(until=None) | Q(until__gt=snapshot.sequence))
     paths = _submodules(snapshot)
     if previous:
         paths -= _submodules(previous)
-    for start in range(0, len(ids), _BATCH):
-        paths.update(File.objects.filter(pk__in=ids[start : start + _BATCH]).values_list("path", flat=True))
+    for batch in batches(left_out.values_list("file_id", flat=True)):
+        paths.update(File.objects.filter(pk__in=batch).values_list("path", flat=True))
     return sum(map(selection.takes_path, paths))
 
 

@@ -9,7 +9,7 @@ of a resync are new ones.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 
 from django.db import transaction
@@ -25,6 +25,7 @@ from snapshots.changes import Event, count_changes
 from snapshots.delivery import completion, notices
 from snapshots.delivery.tell import request_delivery
 from snapshots.models import HELD, Delivered, Delivery, File, FileVersion, Parked, Snapshot
+from snapshots.packed import batches
 from snapshots.paths import GitPath
 
 _BATCH = 500
@@ -87,12 +88,12 @@ def resync(watch: Watch) -> None:
 
 
 def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], deletes: Mapping[int, bytes]) -> None:
-    """These files by their ids, as these events. A delete names the content that the app says to have."""
+    """Send these files again, by their ids, as these events. A delete names the content that the app says it has."""
     with transaction.atomic():
         if not _hold(watch):
             return
-        for event, file_ids in ((Event.CREATE, iter(creates)), (Event.UPDATE, iter(updates))):
-            while batch := list(islice(file_ids, _BATCH)):
+        for event, file_ids in ((Event.CREATE, creates), (Event.UPDATE, updates)):
+            for batch in batches(file_ids):
                 Delivered.objects.filter(HELD, watch=watch, file__in=batch).update(again=event)
         _mark_deletes(watch, deletes)
         _ask_again(watch)
@@ -132,9 +133,8 @@ def _redeliver(deliveries: list[Delivery]) -> None:
     if last:
         with transaction.atomic():
             _hold(watch)
-            rows = iter(last.items())
-            while batch := dict(islice(rows, _BATCH)):
-                _mark(watch, batch)
+            for batch in batches(last.items()):
+                _mark(watch, dict(batch))
             _ask_again(watch)
     for event in {row.event for row in deliveries}.difference(_FILE_EVENTS):
         _repeat_notice(watch, event)
@@ -161,7 +161,7 @@ def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
 
 
 def _mark_deletes(watch: Watch, contents: Mapping[int, bytes]) -> None:
-    """Of files that the app does not have, as far as Docora knows: a row that only asks for the delete."""
+    """For files that the app does not have, as far as Docora knows: rows that only ask for a delete."""
     Delivered.objects.bulk_create(
         [Delivered(watch=watch, file_id=pk, sha256=sha256, again=Event.DELETE) for pk, sha256 in contents.items()],
         batch_size=_BATCH,
