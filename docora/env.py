@@ -82,16 +82,7 @@ def _address(name: str, default: str, meaning: str) -> str:
 
 
 def _boolean(name: str, default: bool, meaning: str) -> bool:
-    words = {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }
+    words = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
     def parse(text: str) -> bool:
         if text.lower() not in words:

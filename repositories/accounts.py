@@ -23,8 +23,11 @@ from repositories.watches import hold_app, unwatch
 
 log = logging.getLogger("docora.repositories")
 
+_KEYS = ("webhook_key", "previous_webhook_keys", "previous_key_until")
 _MOST_PREVIOUS_KEYS = 8
 _MOST_PREVIOUS_BEARERS = 8
+# Of an endpoint: it has not failed, hung or asked for a pause.
+_NOTHING_KNOWN: dict[str, Any] = {"failing_since": None, "slow_since": None, "resting_until": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ def change_base_url(app: App, base_url: str) -> None:
     stays disabled.
     """
     base_url = _cleaned_base_url(base_url)
-    fresh = {"base_url": base_url, "failing_since": None, "slow_since": None, "resting_until": None}
+    fresh = {"base_url": base_url, **_NOTHING_KNOWN}
     with transaction.atomic():
         row = App.objects.select_for_update(no_key=True).get(pk=app.pk)
         if row.base_url != base_url:
@@ -138,8 +141,8 @@ def rotate_webhook_key(app: App, *, overlap: timedelta = timedelta(days=1), webh
         row.previous_webhook_keys, row.webhook_key = json.dumps(previous[:_MOST_PREVIOUS_KEYS]), new_key
         row.previous_key_until = timezone.now() + overlap
         row.full_clean()
-        row.save(update_fields=["webhook_key", "previous_webhook_keys", "previous_key_until"])
-    app.refresh_from_db(fields=["webhook_key", "previous_webhook_keys", "previous_key_until"])
+        row.save(update_fields=_KEYS)
+    app.refresh_from_db(fields=_KEYS)
     return new_key
 
 
@@ -157,9 +160,7 @@ def disable_app(app: App, reason: str) -> None:
 
 def enable_app(app: App) -> None:
     """Send again: everything that the app has missed, found by a fresh comparison."""
-    healthy = {
-        "disabled_at": None, "disabled_reason": "", "failing_since": None, "slow_since": None, "resting_until": None
-    }  # fmt: skip
+    healthy = {"disabled_at": None, "disabled_reason": "", **_NOTHING_KNOWN}
     with transaction.atomic():
         App.objects.filter(pk=app.pk).update(**healthy)
         watch_state.start_over(app.watches.filter(access_denied_at=None))

@@ -44,7 +44,7 @@ class Verb:
 
     @property
     def rows(self) -> QuerySet[Any]:
-        """With what their titles name."""
+        """The rows of the model, with the related rows that their titles name."""
         named = {Watch: ["app", "repository"], Delivery: ["watch__app", "watch__repository"]}
         return self.model._default_manager.select_related(*named.get(self.model, []))
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from django.urls import reverse
 from django.utils.html import format_html_join
@@ -66,16 +67,10 @@ def _operation(name: str, subject: Subject, text: str) -> SafeString | str:
     return link(reverse(f"admin:repositories_{kind}_{operation}", args=[row.pk]), text)
 
 
-def _deliveries(subject: Subject, text: str) -> SafeString | None:
+def _rows_of(model: type[Delivery | Parked], subject: Subject, text: str) -> SafeString | None:
     if subject.watch:
-        return list_link(Delivery, text, watch__id__exact=subject.watch.pk)
-    return list_link(Delivery, text, watch__app__id__exact=subject.app.pk) if subject.app else None
-
-
-def _parked(subject: Subject, text: str) -> SafeString | None:
-    if subject.watch:
-        return list_link(Parked, text, watch__id__exact=subject.watch.pk)
-    return list_link(Parked, text, watch__app__id__exact=subject.app.pk) if subject.app else None
+        return list_link(model, text, watch__id__exact=subject.watch.pk)
+    return list_link(model, text, watch__app__id__exact=subject.app.pk) if subject.app else None
 
 
 def _watches(subject: Subject, text: str) -> SafeString | None:
@@ -90,9 +85,9 @@ def _queue(subject: Subject, text: str) -> SafeString:
 
 # The words that name a cure, in the hints of repositories/errors.py and in the states.
 _LOOKS: dict[str, _Link] = {
-    "look at its deliveries": _deliveries,
-    "look at the parked files of its watches": _parked,
-    "look at the reasons": _parked,
+    "look at its deliveries": partial(_rows_of, Delivery),
+    "look at the parked files of its watches": partial(_rows_of, Parked),
+    "look at the reasons": partial(_rows_of, Parked),
     "retry its watches": _watches,
     "change the token of its watches": _watches,
     "look at the queue": _queue,

@@ -187,7 +187,7 @@ def _others_at_its_message(delivery: Delivery) -> QuerySet[Delivery]:
 
 
 def _matching(word: str) -> Q:
-    """By way of the small tables: a join of every attempt with its names would be read in full."""
+    """Apps and repositories are searched first: joined to their names, every attempt would be read."""
     apps = App.objects.filter(Q(name__icontains=word) | Q(public_id=word)).values("pk")
     named = Q(owner__icontains=word) | Q(name__icontains=word) | Q(public_id=word)
     repositories = Repository.objects.filter(named).values("pk")

@@ -39,7 +39,7 @@ def outcome_of(delivery: Delivery) -> SafeString:
 
 
 def path_of(delivery: Delivery) -> SafeString | str:
-    """With the piece that it was, of a file that went in pieces."""
+    """Where the file went in pieces, with the number of this piece."""
     if not delivery.pieces:
         return delivery.path or NOTHING
     return format_html("{} <small>piece {} of {}</small>", delivery.path, delivery.piece, delivery.pieces)
@@ -70,7 +70,7 @@ def _moment(moment: datetime, text: str) -> SafeString:
 
 
 def span(duration: timedelta) -> str:
-    """In its largest unit, with the next smaller one while there are fewer than ten."""
+    """In the largest unit that fits; below ten of it, with the next smaller unit."""
     seconds = max(0, int(duration.total_seconds()))
     for (unit, length), (smaller, part) in pairwise(_UNITS):
         if seconds >= length:

@@ -24,7 +24,7 @@ class ChoiceFilter(admin.SimpleListFilter):
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By the state that a row is shown with."""
+    """Filters by the state that a row is shown with."""
 
     title = parameter_name = "state"
     states: ClassVar[States]

@@ -132,7 +132,7 @@ def fetch(job_id: str) -> Job | None:
 
 
 def fetch_many(job_ids: Iterable[str]) -> list[Job]:
-    """Those that are still there."""
+    """The jobs that still exist."""
     found = ListedJob.fetch_many(list(job_ids), connection=queue.connection(), serializer=JSONSerializer)
     return [job for job in found if job is not None]
 
@@ -215,7 +215,7 @@ def _subjects(jobs: Sequence[Job]) -> Mapping[str, SafeString]:
 
 
 def _own_subject(job: Job) -> SafeString | str:
-    """Of what is not in the database: a run of an operation has its page, a clone has its name."""
+    """What a job without a row in the database is for: the page of a bulk operation, or the name of a clone."""
     name, argument = _call(job)
     if name == "docora.console.bulk.run" and str(argument).isalnum():
         return link(reverse("admin:bulk", args=[argument]), "progress")

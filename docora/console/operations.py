@@ -149,14 +149,13 @@ def ask_for_new(
     context = {
         **admin.admin_site.each_context(request),
         "title": title,
-        "explanation": explanation,
-        "button": button,
         "opts": admin.opts,
+        "operation": {"explanation": explanation, "label": button},
         "form": form,
         "ticket": issue_ticket(request),
         "back": list_url(admin.model),
     }
-    return TemplateResponse(request, "docora/console/add.html", context)
+    return TemplateResponse(request, "docora/console/operation.html", context)
 
 
 class OperationView:

@@ -332,7 +332,7 @@ def _charts(hour: dict[datetime, Tally], day: dict[datetime, Tally]) -> list[Cha
 
 
 def _height(tally: Tally) -> int:
-    """Of the bar of an hour: what took longer than the last bound reaches up to it."""
+    """The height of an hour's bar; what took longer than the last bound is drawn up to that bound."""
     return statistics.LAST_BOUND if tally.is_beyond(95) else tally.percentile(95) or 0
 
 

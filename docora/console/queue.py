@@ -113,6 +113,7 @@ class QueueAdmin(ThemedAdmin):
     def _queues(self, request: HttpRequest) -> HttpResponse:
         chosen_queue, line = request.GET.get("queue", ""), LINES.get(request.GET.get("state", ""))
         names = [chosen_queue] if chosen_queue in queue.ALL else list(queue.ALL)
+        lines = [line] if line else list(LINES.values())
         number = int(request.GET["page"]) if request.GET.get("page", "").isdecimal() else 1
         return self._page(
             request,
@@ -120,7 +121,7 @@ class QueueAdmin(ThemedAdmin):
             "Queue",
             queues=jobs.queues(),
             workers=_workers(),
-            lists=[_list(name, each, number, alone=line is not None) for name in names for each in _lines(line)],
+            lists=[_list(name, each, number, alone=line is not None) for name in names for each in lines],
             is_chosen=line is not None,
         )
 
@@ -178,10 +179,6 @@ class JobList:
     @property
     def pages(self) -> int:
         return -(-self.count // _PER_PAGE)
-
-
-def _lines(chosen: Line | None) -> list[Line]:
-    return [chosen] if chosen else list(LINES.values())
 
 
 def _list(name: str, line: Line, page: int, *, alone: bool) -> JobList:

@@ -42,7 +42,7 @@ class States:
         return next(state for state in self.all if state.name == name)
 
     def annotated(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """With the name of its state as `state_name` at each row."""
+        """Each row gets the name of its state as `state_name`."""
         *others, last = self.all
         cases = [When(state.condition(), then=Value(state.name)) for state in others]
         annotated: QuerySet[Any] = rows.annotate(

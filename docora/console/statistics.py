@@ -89,7 +89,7 @@ _Tallies = dict[datetime, dict[str, Tally]]
 
 
 def last_hour_and_day() -> tuple[dict[datetime, Tally], dict[datetime, Tally]]:
-    """By minute and by hour, the running one last."""
+    """The last hour by minute and the last day by hour; the current minute and hour come last."""
     minutes = _minutes([_ALL])
     hour = list(minutes.items())[-60:]
     day = _hours([_ALL], minutes).items()
@@ -97,7 +97,7 @@ def last_hour_and_day() -> tuple[dict[datetime, Tally], dict[datetime, Tally]]:
 
 
 def last_day_by_app(app_ids: Iterable[int]) -> dict[int, Tally]:
-    """Of the same hours."""
+    """The tally of each app over the same hours."""
     ids = list(app_ids)
     names = [str(app_id) for app_id in ids]
     hours = _hours(names, _minutes(names)).values()

@@ -341,7 +341,7 @@ def _commit_of(watch: Watch) -> SafeString | str:
 
 
 def _next_look(watch: Watch) -> SafeString | str:
-    """Of a watch that waits for it."""
+    """Shown only for a failed watch, which waits for it."""
     if watch.status != WatchStatus.FAILED or watch.app.disabled_at:
         return NOTHING
     return due(circuit.next_probe(watch.repository) or watch.repository.next_check_at)

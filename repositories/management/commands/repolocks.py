@@ -1,11 +1,11 @@
 """Lists which job holds which repository, for the operator."""
 
 import json
-import os
 import socket
 from argparse import ArgumentParser
 from typing import Any
 
+import psutil
 from django.core.management.base import CommandError
 from rq.exceptions import NoSuchJobError
 from rq.job import JobStatus
@@ -65,22 +65,12 @@ class Command(OperatorCommand):
 def is_stale(holder: Holder) -> bool:
     """On this host the process tells; of another host's only the queue knows."""
     if holder.host == socket.gethostname():
-        return not _is_alive(holder.pid)
+        return not psutil.pid_exists(holder.pid)
     try:
         job = ListedJob.fetch(holder.job_id, connection=connections.connect(), serializer=JSONSerializer)
     except NoSuchJobError:
         return True
     return job.get_status() != JobStatus.STARTED
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _row(lock: LockStatus) -> tuple[str, ...]:
