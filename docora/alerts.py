@@ -106,7 +106,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """As the webhooks of apps: through the address guard, and signed if there is a key."""
+    """Sent like the webhooks of apps: the address is checked, and the body signed if there is a key."""
 
     base_url: str
     key: str
@@ -167,7 +167,7 @@ def look_whatever_fails() -> None:
 
 
 def _concerns() -> tuple[dict[str, condition.Concern], set[str]]:
-    """By their keys, and the kinds that could be looked at: what cannot be known now is not over."""
+    """The concerns by their keys, and the kinds that could be checked: of the others, none counts as over."""
     found: dict[str, condition.Concern] = {}
     kinds = set()
     for kind, look_for in condition.CONCERNS.items():

@@ -48,7 +48,7 @@ def check_networks(**_: Any) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_stored_secrets(*, databases: Sequence[str] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """In `check` and `migrate`, which name a database. Before other commands it would not be told in one line."""
+    """Only in `check` and `migrate`, which name a database: other commands tell wrong keys themselves, in one line."""
     if not databases:
         return
     try:

@@ -25,12 +25,12 @@ class Unmet(Exception):
 
 
 def outcomes() -> dict[str, str]:
-    """By the name of each check: `ok`, or what is wrong."""
+    """The outcome of each check, by its name: `ok`, or what is wrong."""
     return {name: outcome(name) for name in CHECKS}
 
 
 def outcome(name: str) -> str:
-    """Of one check."""
+    """`ok`, or what is wrong."""
     try:
         CHECKS[name]()
     except Unmet as reason:

@@ -20,7 +20,7 @@ from repositories.models import App, Repository, Watch
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """With what a watch reads: its own token (empty: none), or a token of the operator's GitHub App."""
+    """What a watch reads with: its own token (empty: none), or a token of the operator's GitHub App."""
 
     token: str = ""
     is_granted: bool = False

@@ -52,7 +52,7 @@ def take_snapshot(repository_id: int, *, planned: bool) -> None:
 
 
 def look_soon(repository_id: int) -> None:
-    """The same for a hint: the caller is told at once if it cannot be taken."""
+    """The same for a hint: raises redis.RedisError if it cannot be queued."""
     _take_snapshot(queue.enqueue_now, repository_id, first=True)
 
 
@@ -62,7 +62,7 @@ def _take_snapshot(enqueue: Callable[..., None], repository_id: int, *, first: b
 
 
 def look_now(repository_id: int) -> None:
-    """For a hint, in the queue that long work keeps out of."""
+    """For a hint: in the urgent queue, which has no long work."""
     job_id = urgent_look_job(repository_id)
     queue.enqueue_now(queue.URGENT, "snapshots.jobs.look_now", repository_id, job_id=job_id, timeout=_URGENT_TIMEOUT)
 
@@ -84,7 +84,7 @@ def purge_clone(clone_key: str, *, repository_id: int) -> None:
 
 
 def recheck_owner(owner: str) -> None:
-    """The caller hears of it at once if it cannot be queued."""
+    """Raises redis.RedisError if it cannot be queued."""
     # The id is made of what an id may contain, and may be shared: the job looks at all that is there when it runs.
     job_id = "recheck-" + "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in owner[:100])
     queue.enqueue_now(queue.SNAPSHOTS, "repositories.jobs.recheck_owner", owner, job_id=job_id, timeout=_SHORT)

@@ -39,7 +39,7 @@ def _hook_id() -> str:
 
 
 def _check_base_url(text: str) -> None:
-    """Not Django's URLValidator: inside a network, hosts have names without a dot."""
+    """Django's URLValidator would refuse host names without a dot, which private networks have."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

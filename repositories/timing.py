@@ -45,7 +45,7 @@ def next_look(now: datetime, *, last_change: datetime, hooked: bool = False) -> 
 
 
 def claim_due_looks(now: datetime, most: int, *, except_bases: Iterable[str] = ()) -> list[Repository]:
-    """Those due for longest, each for one alone of the schedulers that ask at the same time.
+    """Claim those due for longest. Of schedulers that ask at the same time, only one gets each.
 
     Their `next_check_at` is the end of the claim, after RESCAN_INTERVAL: a look that gets lost is due again then.
     """

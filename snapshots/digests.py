@@ -25,7 +25,7 @@ class Holdings:
     digest: str = "0" * 64
 
     def changed(self, *, plus: Iterable[PathAndHash] = (), minus: Iterable[PathAndHash] = ()) -> "Holdings":
-        """With these files added and those taken away, read one by one."""
+        """The holdings after these files are added and those are removed. Both are read one by one."""
         files, total = self.files, int(self.digest, 16)
         for path, sha256 in plus:
             files, total = files + 1, total + _term(path, sha256)

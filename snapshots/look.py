@@ -111,13 +111,13 @@ def _look(repository: Repository, this: _Round) -> tuple[str, float | None]:
 
 
 def _forget_notice(repository: Repository) -> None:
-    """Not a notice that came during this look: it may be of the next commit."""
+    """This look has dealt with it. A notice that came during the look stays: it may be of the next commit."""
     if repository.noticed_at:
         Repository.objects.filter(pk=repository.pk, noticed_at=repository.noticed_at).update(noticed_at=None)
 
 
 def _bring_up_to_date(repository: Repository, this: _Round) -> Seen | None:
-    """With the first token that the remote accepts for looking and for fetching; None if there is none."""
+    """Look and fetch with the first token that the remote accepts for both; None if there is none."""
     for seen in access.accepted_tokens(repository):
         try:
             if seen.tip and (seen.tip.sha != repository.commit_sha or repository.needs_repair):

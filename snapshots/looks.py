@@ -46,7 +46,7 @@ class _Look:
     repository: Repository
     remote: Remote
     watches: list[Watch]
-    """Those whose token is used."""
+    """The watches whose token is used."""
     asked_at: datetime | None = None
     seconds: float = 0.0
     """How long the remote took to answer; 0 for a look that another one's answer has put off."""
@@ -147,7 +147,7 @@ class Looks:
         return len(differing)
 
     async def _ask(self, seconds: float) -> None:
-        """Until all is answered, there is enough to be written, or the time is over."""
+        """Run until all is answered, there is enough to be written, or the time is over."""
         self._enough.clear()
         for line in self._lines.values():
             for _ in range(min(len(line.waiting), settings.LOOKS_PER_HOST - len(line.lanes))):

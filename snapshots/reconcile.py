@@ -65,7 +65,7 @@ def apply(finding: Finding, *, job_id: str) -> bool:
 
 
 def findings() -> Iterator[Finding]:
-    """In this order: space is freed first, so that clones can be made again where they are needed."""
+    """Space is freed first, so that there is room for clones that must be made again."""
     known = set(Repository.objects.values_list("clone_key", flat=True))
     on_disk = clones.keys_on_disk()
     yield from _leftovers()

@@ -85,7 +85,7 @@ def _checked(view: View, handle: Callable[[HttpRequest, Unknown], None]) -> View
 
 
 def _complaint(source: str, name: str) -> dict[str, Any]:
-    """As the framework words its own: a field of the body is named below the parameter that takes the body."""
+    """In the form of the framework's own errors, which put a field below the parameter that takes the body."""
     if source == "query":
         return {"loc": (source, name), "msg": "this call has no such parameter"}
     return {"loc": (source, "body", name), "msg": "this call has no such field"}

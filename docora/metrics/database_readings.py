@@ -26,7 +26,7 @@ _APP_CLASSES = {
 
 
 def read() -> Iterator[Metric]:
-    """In a thread that ends, so its connection is closed."""
+    """Called in a thread that ends afterwards, so the connection is closed here."""
     try:
         if connection.vendor == "postgresql":
             with transaction.atomic(), connection.cursor() as cursor:

@@ -121,7 +121,7 @@ class Counts:
         self._seconds[(histogram.name, *labels, _SUM)] += seconds
 
     def write(self) -> None:
-        """In one pipeline. A Redis that does not answer costs these numbers, never the run."""
+        """If Redis does not answer, these numbers are lost and the run goes on."""
         if not self._numbers:
             return
         try:

@@ -16,12 +16,12 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 bound = bound_contextvars
 """`with bound(app=…):`"""
 add = bind_contextvars
-"""Until `forget`, or the end of the `with bound` around it for the same name."""
+"""Add facts until `forget`, or until the end of a `with bound` of the same name around it."""
 forget = clear_contextvars
 
 
 def request_id() -> str:
-    """Of the request, or tick, that all of this began with; empty outside of one."""
+    """The id of the request, or tick, that this work goes back to; empty outside of one."""
     return str(get_contextvars().get("request_id", ""))
 
 

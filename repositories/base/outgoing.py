@@ -42,7 +42,7 @@ class PausingLoop(asyncio.SelectorEventLoop):
 
 
 def open_session(base_url: str, *, ca_file: Path | None, limit: int = 0, **options: Any) -> aiohttp.ClientSession:
-    """To one host, directly or through the proxy; every dialled address is checked. To be made inside of the loop.
+    """A session to one host, directly or through the proxy; every dialled address is checked. Call it inside the loop.
 
     A proxy sees the headers of the session when it is asked for a connection: secrets go with each request instead.
     """
@@ -119,7 +119,7 @@ _MEANINGS: list[tuple[type[BaseException], str, str]] = [
 
 
 def _reason_of(error: BaseException) -> str:
-    """Of an error of the system or of OpenSSL, whose text has the line of a C file in it."""
+    """The reason alone: the full text of an OpenSSL error names a line of a C file."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
     return getattr(error, "strerror", None) or ""

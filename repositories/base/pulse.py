@@ -35,7 +35,7 @@ def queues_without_worker() -> list[str]:
 
 
 def count_workers(name: str = "", *, connection: redis.Redis | None = None) -> int:
-    """Those alive that take this queue, or any. The name of a killed one stays in rq's list, but its record expires."""
+    """Living workers of this queue, or of any. rq's list keeps the name of a killed worker, but its record expires."""
     connection = connection or queue.connection()
     workers = connection.smembers(f"rq:workers:{name}" if name else "rq:workers")
     return int(connection.exists(*workers)) if workers else 0

@@ -1,4 +1,4 @@
-"""With what git is started: a hardened configuration, and credentials in its environment alone."""
+"""The environment that git is started with: a hardened configuration, and credentials nowhere else."""
 
 import base64
 import os

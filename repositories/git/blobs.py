@@ -14,7 +14,7 @@ _PIECE = 1 << 18
 
 
 class Digest(NamedTuple):
-    """Of one content; one that is too large has its size and no SHA-256."""
+    """The SHA-256 and the size of one content; one that is too large has no SHA-256."""
 
     sha256: bytes
     size: int

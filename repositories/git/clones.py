@@ -289,7 +289,7 @@ def _swap(draft: Path, folder: Path, held: HeldLock) -> None:
 
 
 def _fetch_and_pin(folder: Path, source: _Source, held: HeldLock) -> None:
-    """By the commit's own name, which is the pin's too: nothing to be looked up or renamed afterwards."""
+    """Fetch the commit by its own name into its pin: no ref needs to be looked up or renamed afterwards."""
     refspec = f"{source.tip.target}:{_PIN}/{source.tip.sha}"
     _commands.fetch(folder, source.remote, refspec, on_progress=source.on_progress, held=held)
     if source.tip.target != source.tip.sha:

@@ -33,7 +33,7 @@ _REF = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) ([^\x00-\x20\x7f]+)((?: [a-z-]+
 
 
 class NotUnderstood(Exception):
-    """Not an answer from which "unchanged" could follow."""
+    """The answer does not prove that nothing has changed."""
 
 
 class _RestWanted(Exception):
@@ -168,7 +168,7 @@ def refs_in(result: bytes) -> dict[str, str]:
 
 
 def tip_of(ref: str, refs: dict[str, str]) -> str | None:
-    """By the exact name, as git would choose: a branch before a tag of that name."""
+    """The ref of exactly this name; as git chooses, a branch before a tag."""
     if not ref:
         return refs.get("HEAD")
     tag = f"refs/tags/{ref}"

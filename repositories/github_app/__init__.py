@@ -34,7 +34,7 @@ def serves(remote: RemoteUrl) -> bool:
 
 
 def granted(remote: RemoteUrl, apps: Iterable[int]) -> set[int]:
-    """Those of the apps, by their keys, that may read this repository through the GitHub App."""
+    """Which of these apps, by their primary keys, may read the repository through the GitHub App."""
     if not serves(remote):
         return set()
     owner, name = remote.owner.lower(), remote.name.lower()

@@ -23,13 +23,13 @@ def lane_of(app: App) -> str:
 
 
 def may_be_urgent(watch: Watch) -> bool:
-    """Not a first sync, nor for an endpoint that hangs or has just been too slow for the urgent lane."""
+    """Not for a first sync, nor for an endpoint that hangs or was lately too slow for the urgent lane."""
     is_quick = not watch.app.slow_since and not queue.connection().exists(_TOO_SLOW.format(watch.app_id))
     return is_quick and watch.synced_sequence > 0
 
 
 def leave_urgent_lane(app: App) -> None:
-    """For a while: each message that is not answered in time there is sent again in the ordinary lane."""
+    """For a while: a message that times out in the urgent lane is sent once more in the ordinary one."""
     queue.connection().set(_TOO_SLOW.format(app.pk), 1, ex=_TOO_SLOW_FOR)
 
 

@@ -174,7 +174,7 @@ def _post(app: App, message: Message, *, timeout: float) -> Answer:
 
 
 def _log(watch: Watch, message: Message, answer: Answer) -> None:
-    """Unless the app has stopped watching meanwhile."""
+    """Record the attempt, unless the app has stopped watching meanwhile."""
     with suppress(IntegrityError), transaction.atomic():
         Delivery.objects.create(
             watch=watch,

@@ -22,7 +22,7 @@ from snapshots.paths import GitPath
 
 
 def iso(moment: datetime) -> str:
-    """Of a time in UTC, as JavaScript prints it."""
+    """A time in UTC, as JavaScript prints it."""
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
@@ -46,7 +46,7 @@ def origin(branch: str, noticed: datetime | None) -> dict[str, str | None]:
 
 
 def noticed_at(snapshot: Snapshot) -> datetime:
-    """Of a snapshot from before Docora kept that, when it was taken."""
+    """Old snapshots have no such time; theirs is when they were taken."""
     return snapshot.noticed_at or snapshot.taken_at
 
 
@@ -121,7 +121,7 @@ class Bodies:
 
 
 def count_pieces(size: int) -> int:
-    """Of a content of this size, if it goes in pieces: its base64 text, cut every BINARY_CHUNK_SIZE_BYTES."""
+    """How many pieces a content of this size goes in: its base64 text, cut every BINARY_CHUNK_SIZE_BYTES."""
     return -(-(-(-size // 3) * 4) // settings.BINARY_CHUNK_SIZE_BYTES)
 
 

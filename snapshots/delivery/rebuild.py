@@ -86,7 +86,7 @@ def _snapshot(delivery: Delivery) -> Snapshot:
 
 
 def _file(delivery: Delivery) -> File | None:
-    """By the digest, which has an index; the text of a path has none."""
+    """Found by the digest of the path, which has an index; the text of a path has none."""
     digests = [path.digest for path in GitPath.all_shown_as(delivery.path)]
     candidates = File.objects.filter(repository=delivery.watch.repository_id, path_digest__in=digests)
     return next((file for file in candidates if file.path == delivery.path), None)

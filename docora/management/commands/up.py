@@ -80,7 +80,7 @@ class Command(BaseCommand):
             raise StartError(f"the database cannot be migrated: {error}")
 
     def _migrate_here(self) -> str:
-        """In a process that ends: what Django keeps of all migrations would else be in the memory of every child."""
+        """Runs in a process of its own: Django keeps all migrations in memory, and every child would inherit them."""
         try:
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())

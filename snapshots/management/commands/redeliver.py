@@ -69,7 +69,7 @@ class Command(OperatorCommand):
             self._wait(watch, progress.remaining)
 
     def _wait(self, watch: Watch, total: int) -> None:
-        """Until the app has accepted everything, or until somebody has to do something about it."""
+        """Show the progress until the app has accepted everything, or until a person has to act."""
         console = Console(file=cast("IO[str]", self.stdout), highlight=False)
         columns = (TextColumn("Accepted"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         waiting = _Waiting(watch)
