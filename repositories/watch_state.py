@@ -12,6 +12,7 @@
 token is accepted again.
 """
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -49,9 +50,7 @@ def choose(watch: Watch, selection: Selection) -> None:
     A watch whose token is refused keeps its reason.
     """
     changes: dict[str, Any] = {
-        "include": selection.include,
-        "exclude": selection.exclude,
-        "max_file_size": selection.max_file_size,
+        **asdict(selection),
         "synced_sequence": 0,
         "restarts": F("restarts") + 1,
         # A file that is chosen again is a new message: a receiver may remember the id of the first one.

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.conf import settings
@@ -86,10 +86,8 @@ def _begin(
             app=app,
             repository=repository,
             token=token,
-            include=selection.include,
-            exclude=selection.exclude,
-            max_file_size=selection.max_file_size,
             access_proven_at=timezone.now(),
+            **asdict(selection),
         )
         if hook:  # it went with the old watch; the git host goes on calling it
             hook.watch = made

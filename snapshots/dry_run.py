@@ -119,7 +119,8 @@ def _count(question: Question, tip: Tip, job_id: str) -> Estimate:
     clone_key = question.remote.url.clone_key
     known = Repository.objects.filter(clone_key=clone_key, ref=question.ref, commit_sha=tip.sha).first()
     if known:
-        return _estimate(question, tip.sha, _in_manifest(known))
+        files = manifest.contents_at(known.pk, known.sequence).values_list("file__path", "size")
+        return _estimate(question, tip.sha, files.iterator())
     # A clone of its own: the shared one's lock is for the apps that watch.
     scratch = f"@dry-run/{question.name}"
     with repo_lock(scratch, job_id=job_id) as held:
@@ -134,10 +135,6 @@ def _count(question: Question, tip: Tip, job_id: str) -> Estimate:
 def _estimate(question: Question, commit: str, files: Iterable[tuple[str, int]]) -> Estimate:
     sizes = [size for path, size in files if size <= settings.MAX_FILE_BYTES and question.selection.takes(path, size)]
     return Estimate(commit_sha=commit, files=len(sizes), bytes=sum(sizes))
-
-
-def _in_manifest(repository: Repository) -> Iterator[tuple[str, int]]:
-    yield from manifest.contents_at(repository.pk, repository.sequence).values_list("file__path", "size").iterator()
 
 
 class _Shown(NamedTuple):

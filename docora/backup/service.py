@@ -22,6 +22,8 @@ from docora.processes import preflight
 from repositories.base import connections, pulse, queue
 from snapshots import new_life
 
+_OUR_APPS = {"docora", "repositories", "snapshots"}
+
 
 def back_up(file: Path, *, keys_file: Path | None = None) -> archive.Facts:
     """One consistent copy of the database, also while the service works."""
@@ -104,15 +106,11 @@ def _check_fit(facts: archive.Facts) -> None:
             f" {facts.engine}"
         )
     known = {f"{app}.{name}" for app, name in MigrationLoader(None).disk_migrations}
-    if newer := [name for name in facts.migrations if name not in known and name.split(".")[0] in _our_apps()]:
+    if newer := [name for name in facts.migrations if name not in known and name.split(".")[0] in _OUR_APPS]:
         raise BackupError(
             f"it is a backup of Docora {facts.version}, whose database is newer than this version ({newer[-1]}):"
             " install that version"
         )
-
-
-def _our_apps() -> set[str]:
-    return {"docora", "repositories", "snapshots"}
 
 
 def _forget_queue() -> None:

@@ -1,15 +1,9 @@
 """How the admin looks: its name, colours and menu. Everything that it loads comes from this server."""
 
-from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
-
-
-def _allowed(permission: str) -> Callable[[HttpRequest], bool]:
-    return lambda request: request.user.has_perm(permission)
 
 
 def _page(title: str, icon: str, model: str) -> dict[str, Any]:
@@ -18,7 +12,7 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
         "title": title,
         "icon": icon,
         "link": reverse_lazy(f"admin:{app}_{name}_changelist"),
-        "permission": _allowed(f"{app}.view_{name}"),
+        "permission": lambda request: request.user.has_perm(f"{app}.view_{name}"),
     }
 
 

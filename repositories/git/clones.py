@@ -22,6 +22,7 @@ from repositories.git import _commands
 from repositories.git._environment import Remote
 from repositories.git._process import Listener
 from repositories.git.blobs import Blobs
+from repositories.git.refs import object_format
 from repositories.git.urls import RemoteUrl, is_clone_key
 from repositories.repo_lock import HeldLock
 
@@ -66,7 +67,7 @@ class Tip:
 
     @property
     def object_format(self) -> str:
-        return "sha256" if len(self.sha) == 64 else "sha1"
+        return object_format(self.sha)
 
     @property
     def branch(self) -> str:

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from repositories.base import outgoing
 from repositories.git._environment import Remote
+from repositories.git.refs import object_format
 from repositories.git.urls import RemoteUrl
 
 log = logging.getLogger("docora.looks")
@@ -71,7 +72,7 @@ class Host:
         """Whether the tip of ref (empty: the default branch, whose known name is `branch`) is still the known one."""
         try:
             async with asyncio.timeout(settings.GIT_ASK_TIMEOUT):
-                refs = await self._list_refs(remote, ref, _object_format(known))
+                refs = await self._list_refs(remote, ref, object_format(known))
         except _RestWanted as wanted:
             return Answer(rest=wanted.seconds)
         except Exception as error:  # a strange peer may provoke any error in the library
@@ -173,10 +174,6 @@ def tip_of(ref: str, refs: dict[str, str]) -> str | None:
         return refs.get("HEAD")
     tag = f"refs/tags/{ref}"
     return refs.get(f"refs/heads/{ref}") or refs.get(f"{tag}^{{}}") or refs.get(tag)
-
-
-def _object_format(sha: str) -> str:
-    return "sha256" if len(sha) == 64 else "sha1"
 
 
 def _packed(lines: list[str]) -> bytes:

@@ -1,9 +1,13 @@
-"""Names of branches and tags, by the rules of `git check-ref-format`."""
+"""Names of commits, and of branches and tags by the rules of `git check-ref-format`."""
 
 import re
 
 LONGEST_NAME = 255
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
+
+
+def object_format(sha: str) -> str:
+    return "sha256" if len(sha) == 64 else "sha1"
 
 
 def check_ref_name(name: str) -> str:

@@ -48,7 +48,7 @@ class RemoteUrl:
             scheme=parts.scheme,
             host=host,
             port=port or _USUAL_PORT[parts.scheme],
-            path=_clean_path(parts.path),
+            path=parts.path.strip("/").removesuffix(".git").rstrip("/"),
         )
         remote._check()
         return remote
@@ -108,7 +108,3 @@ class RemoteUrl:
 
 def is_clone_key(text: str) -> bool:
     return _CLONE_KEY.fullmatch(text) is not None
-
-
-def _clean_path(path: str) -> str:
-    return path.strip("/").removesuffix(".git").rstrip("/")
