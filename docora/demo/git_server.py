@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from docora.demo.githost import GitFault, GitHost, HostedRepository, Kind
     from docora.demo.github_api import GitHubApi
 
-_ROUTE = re.compile(r"/(?P<name>[^/]+/[^/]+?)(?:\.git)?/(?P<door>info/refs|git-upload-pack|git-receive-pack)")
+_ROUTE = re.compile(r"/(?P<name>[^/]+/[^/]+?)(?:\.git)?/(?P<endpoint>info/refs|git-upload-pack|git-receive-pack)")
 _COMMAND = re.compile(rb"[0-9a-f]{4}command=([a-z-]+)")
 _NO_PASSWORD = ("", "x-oauth-basic")
 _NO_HEADERS: Mapping[str, str] = {}
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         route = _ROUTE.fullmatch(unquote(urlsplit(self.path).path))
         if route is None:
             return self._refuse(404, body)
-        kind = _kind(route["door"], body)
+        kind = _kind(route["endpoint"], body)
         host, token = self.server.host, _token(self.headers)
         repository, request = host.record(route["name"], kind, token)
         fault = host.fault_for(repository, kind)
@@ -95,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang(fault)
         request.status = fault.status or host.refusal(repository, token) or 200
         if request.status != 200 or repository is None:
-            door = f"{route['door']}?{urlsplit(self.path).query}"
-            return self._refuse(request.status, body, fault.headers(door))
-        return self._serve(repository, route["door"], body, fault)
+            endpoint = f"{route['endpoint']}?{urlsplit(self.path).query}"
+            return self._refuse(request.status, body, fault.headers(endpoint))
+        return self._serve(repository, route["endpoint"], body, fault)
 
     def _answer_api(self, api: "GitHubApi", body: bytes) -> None:
         authorization = self.headers.get("Authorization", "")
@@ -119,8 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _serve(self, repository: "HostedRepository", door: str, body: Body, fault: "GitFault") -> None:
-        with Backend(repository.path, self._cgi_variables(door), body) as backend:
+    def _serve(self, repository: "HostedRepository", endpoint: str, body: Body, fault: "GitFault") -> None:
+        with Backend(repository.path, self._cgi_variables(endpoint), body) as backend:
             headers = backend.headers()
             self.send_response(int(headers.get("Status", "200").split()[0]))
             for name, value in headers.items():
@@ -131,10 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(backend.output(), fault)
             self.close_connection |= not backend.took_the_whole_body()
 
-    def _cgi_variables(self, door: str) -> dict[str, str]:
+    def _cgi_variables(self, endpoint: str) -> dict[str, str]:
         return {
             "REQUEST_METHOD": self.command,
-            "PATH_INFO": f"/{door}",
+            "PATH_INFO": f"/{endpoint}",
             "QUERY_STRING": urlsplit(self.path).query,
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
@@ -189,10 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
         raise _Dropped
 
 
-def _kind(door: str, body: Body) -> "Kind":
-    if door == "info/refs":
+def _kind(endpoint: str, body: Body) -> "Kind":
+    if endpoint == "info/refs":
         return "advertise"
-    if door == "git-receive-pack":
+    if endpoint == "git-receive-pack":
         return "push"
     command = _COMMAND.match(body.opening())
     return "ls-refs" if command and command[1] == b"ls-refs" else "fetch"

@@ -76,10 +76,10 @@ class GitFault(Fault):
             return False
         return kind in self.kinds and (self.repository is None or self.repository is repository)
 
-    def headers(self, door: str) -> dict[str, str]:
+    def headers(self, endpoint: str) -> dict[str, str]:
         """What goes with the status."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return headers | ({"Location": f"{self.redirect_to.url}/{door}"} if self.redirect_to else {})
+        return headers | ({"Location": f"{self.redirect_to.url}/{endpoint}"} if self.redirect_to else {})
 
     @property
     def breaks_after(self) -> int | None:
