@@ -47,7 +47,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class OpenHook:
     """A hook as what arrives at it needs it: for the one repository, or for all of the host.
 
     `secrets` are the newest and, while it counts, the one before it.
@@ -128,7 +128,7 @@ def of(watch: Watch) -> Hook:
     return hook
 
 
-def find(public_id: str) -> Door | None:
+def find(public_id: str) -> OpenHook | None:
     if not _PUBLIC_ID.fullmatch(public_id):
         return None
     now = connection.ops.adapt_datetimefield_value(timezone.now())
@@ -138,7 +138,7 @@ def find(public_id: str) -> Door | None:
     if row is None:
         return None
     host, *stored, pk, ref, branch, sequence = row
-    return Door(
+    return OpenHook(
         public_id=public_id,
         host=host,
         secrets=[crypto.decrypt(secret) for secret in stored if secret],
@@ -151,14 +151,14 @@ def _new_secret() -> str:
     return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
 
 
-def is_of_github_app(door: Door) -> bool:
+def is_of_github_app(hook: OpenHook) -> bool:
     """Whether the hook is that of the host on which the operator's GitHub App reads."""
-    return bool(door.host) and door.host == github_app.git_address()
+    return bool(hook.host) and hook.host == github_app.git_address()
 
 
-def concerned(door: Door, push: Push) -> list[Watched]:
+def concerned(hook: OpenHook, push: Push) -> list[Watched]:
     """The watched repositories that may have changed."""
-    named = [door.repository] if door.repository else _of_host(door.host, push.path)
+    named = [hook.repository] if hook.repository else _of_host(hook.host, push.path)
     return [repository for repository in named if _may_have_changed(repository, push)]
 
 

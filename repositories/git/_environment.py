@@ -42,8 +42,8 @@ _CONFIG = {
     "core.bigFileThreshold": "8m",
     "core.packedGitWindowSize": "1m",
     "core.packedGitLimit": "8m",
-    # So much git keeps of contents that others are stored as differences to. With 16 MB, 10,000 texts of 18 KB in chains
-    # of such differences took ten times as long to read as with the 96 MB that git takes by itself.
+    # So much git keeps of contents that others are stored as differences to. With 16 MB, 10,000 texts in chains of such
+    # differences took ten times as long to read as with the 96 MB that git takes by itself.
     "core.deltaBaseCacheLimit": str(min(96 << 20, settings.GIT_MEMORY_BYTES // 4)),
     "pack.threads": "2",
     # The volume is shared, so the clone may belong to another user's worker.

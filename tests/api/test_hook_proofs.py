@@ -90,7 +90,7 @@ def test_an_unknown_hook_is_answered_as_a_wrong_proof(made: MadeHook, send: Send
 
 
 def test_the_secret_that_unknown_hooks_are_checked_against_opens_none(made: MadeHook) -> None:
-    for secret in receive._NOBODY.secrets:
+    for secret in receive._NO_HOOK.secrets:
         assert github(secret, "acme/handbook").to(f"/hooks/hook_{'0' * 24}").status_code == 401
 
 
@@ -194,9 +194,9 @@ def test_a_large_body_is_hashed_in_pieces_and_not_parsed(made: MadeHook, monkeyp
     kept: list[int] = []
     push = receive._push
 
-    def note_kept(door: hooks.Door, event: str, body: bytes, content_type: str) -> hooks.Push:
+    def note_kept(hook: hooks.OpenHook, event: str, body: bytes, content_type: str) -> hooks.Push:
         kept.append(len(body))
-        return push(door, event, body, content_type)
+        return push(hook, event, body, content_type)
 
     monkeypatch.setattr(Proofs, "update", note)
     monkeypatch.setattr(receive, "_push", note_kept)

@@ -9,7 +9,7 @@ from docora.limits import rate
 from repositories import hints, hooks
 from repositories.base import queue
 from repositories.errors import RateLimited
-from repositories.hooks import Door, Watched
+from repositories.hooks import OpenHook, Watched
 
 # KEYS: the bucket of the address, that of the hook, the hook's log, then those of the hints.
 # ARGV: the allowances of both buckets, whether the proof holds, what is written down, then the words of the hints.
@@ -26,7 +26,7 @@ return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
 
 
 def take_in(
-    door: Door,
+    hook: OpenHook,
     address: str,
     *,
     event: str,
@@ -36,9 +36,9 @@ def take_in(
     hint_at: Sequence[Watched] = (),
 ) -> None:
     """Raises RateLimited, and redis.RedisError, quickly, if Redis does not answer."""
-    buckets = rate.buckets_of_hook(address, door.public_id)
+    buckets = rate.buckets_of_hook(address, hook.public_id)
     hint_keys, hint_words = hints.script_arguments(hint_at, by_hook=True)
-    keys = [*buckets, hooks.log_key(door.public_id), *hint_keys]
+    keys = [*buckets, hooks.log_key(hook.public_id), *hint_keys]
     written_down = (hint_words[0], event.encode(errors="replace"), outcome, error)
     words: list[str | bytes | int] = [*buckets.values(), int(proven), *written_down, *hint_words]
     wait, *found = queue.impatient_connection().eval(_TAKE_IN, len(keys), *keys, *words)

@@ -27,7 +27,7 @@ from docora.limits.client_address import client_address
 from repositories import hooks, messages
 from repositories.base import queue
 from repositories.errors import QueueUnavailable, RateLimited
-from repositories.hooks import Door, Push
+from repositories.hooks import OpenHook, Push
 
 log = logging.getLogger("docora.hooks")
 
@@ -42,7 +42,7 @@ _MOST_PARSED_OF_AN_APP = 1 << 20
 _PATIENCE = 10.0
 
 # What an unknown id is checked against, so that it takes as long as a known one.
-_NOBODY = Door(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
+_NO_HOOK = OpenHook(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
 
 
 @require_POST
@@ -74,25 +74,25 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     address = client_address(request)
     is_large = int(request.headers.get("Content-Length") or 0) > _ORDINARY_BYTES
     wait = rate.check_hook(address, hook_id, through=queue.impatient_connection()) if is_large else 0.0
-    door = hooks.find(hook_id) or _NOBODY
+    hook = hooks.find(hook_id) or _NO_HOOK
     event = events.event_of(request.headers)
-    take_in = partial(arrivals.take_in, door, address, event=event)
-    body = _verified_body(request, door)
-    if body is None or door is _NOBODY:
+    take_in = partial(arrivals.take_in, hook, address, event=event)
+    body = _verified_body(request, hook)
+    if body is None or hook is _NO_HOOK:
         take_in(outcome="refused", error="The proof is missing or wrong.", proven=False)
         return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
     if wait:
         raise RateLimited(wait)
     content_type = request.content_type or ""
     try:
-        if door.host and events.is_about_installations(event):
+        if hook.host and events.is_about_installations(event):
             owner = events.read_owner(body, content_type)
-            is_for_us = bool(owner) and hooks.is_of_github_app(door)
+            is_for_us = bool(owner) and hooks.is_of_github_app(hook)
             take_in(outcome="accepted" if is_for_us else "ignored")
             if is_for_us:
                 _recheck(owner)
         else:
-            repositories = hooks.concerned(door, _push(door, event, body, content_type))
+            repositories = hooks.concerned(hook, _push(hook, event, body, content_type))
             is_for_us = bool(repositories)
             take_in(outcome="accepted" if is_for_us else "ignored", hint_at=repositories)
     except events.Malformed as error:
@@ -107,19 +107,19 @@ def _recheck(owner: str) -> None:
         messages.recheck_owner(owner)
 
 
-def _push(door: Door, event: str, body: bytes, content_type: str) -> Push:
+def _push(hook: OpenHook, event: str, body: bytes, content_type: str) -> Push:
     if not events.is_push(event):
         return Push(refs=frozenset())
-    if door.repository and len(body) > _MOST_PARSED_OF_AN_APP:
+    if hook.repository and len(body) > _MOST_PARSED_OF_AN_APP:
         return Push()
     return events.read_push(body, content_type)
 
 
-def _verified_body(request: HttpRequest, door: Door) -> bytes | None:
+def _verified_body(request: HttpRequest, hook: OpenHook) -> bytes | None:
     """None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
-    kept = _MOST_BYTES if door.host else _MOST_PARSED_OF_AN_APP + 1
+    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
     # Always two, so that the time does not tell that a secret was changed lately.
-    proofs = Proofs(request.headers, [*door.secrets, *_NOBODY.secrets][:2])
+    proofs = Proofs(request.headers, [*hook.secrets, *_NO_HOOK.secrets][:2])
     body = bytearray()
     for piece in _pieces(request):
         proofs.update(piece)
