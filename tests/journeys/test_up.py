@@ -137,7 +137,7 @@ def test_it_serves_and_says_where_things_are(service: Service) -> None:
 def test_the_processes_share_their_memory_and_nothing_else_of_the_supervisor(sqlite_service: Service) -> None:
     for name in ("WEB_CONCURRENCY", "SCAN_CONCURRENCY", "DELIVERY_CONCURRENCY"):
         del sqlite_service.environment[name]
-    sqlite_service.start()
+    sqlite_service.prepare().start_as_it_is()
     processes = sqlite_service.processes()
     assert len(processes) >= 18
     assert sum(map(_proportional_memory, processes)) < 350 << 20

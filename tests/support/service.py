@@ -25,7 +25,9 @@ from typing import Self
 import psutil
 import redis
 
-from tests.support import postgres
+from docora.processes import leftovers
+from tests.support import postgres, warm_python
+from tests.support.warm_python import Process
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 120.0
@@ -82,7 +84,7 @@ class Service:
         if os.environ.get("TEST_DATABASE") == "postgresql" and "DATABASE_URL" not in environment:
             self._database_url = postgres.create_database(os.environ["DATABASE_URL"], f"up_{secrets.token_hex(6)}")
             self.environment["DATABASE_URL"] = self._database_url
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Process | None = None
         self.output_path = self.data / "terminal.txt"
 
     @property
@@ -105,22 +107,36 @@ class Service:
     def first_password(self) -> str:
         return (self.data / "first-password").read_text().strip()
 
-    def launch(self, *options: str) -> "subprocess.Popen[str]":
+    def launch(self, *options: str) -> Process:
         """Start it without waiting for anything."""
+        with self.output_path.open("a") as output, Path(os.devnull).open() as nothing:
+            self.process = warm_python.start(
+                "up",
+                *options,
+                environment=self.environment,
+                stdin=nothing,
+                stdout=output,
+                stderr=output,
+                own_mark=leftovers.MARK,
+            )
+        return self.process
+
+    def launch_as_it_is(self) -> Process:
+        """The same in a new Python, as an operator starts it."""
         with self.output_path.open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "up", *options],
+                [sys.executable, str(ROOT / "manage.py"), "up"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                text=True,
             )
         return self.process
 
     def start(self) -> Self:
         """Start it and return when it is ready; the first time, on a database that is migrated already."""
-        return self.prepare().start_as_it_is()
+        self.prepare()
+        return self._wait_until_ready(self.launch)
 
     def prepare(self) -> Self:
         """Copy keys and a migrated database into its place, unless it has its own."""
@@ -135,9 +151,12 @@ class Service:
         return own and not given and not (self.data / "keys").exists() and not (self.data / "docora.sqlite3").exists()
 
     def start_as_it_is(self) -> Self:
-        """Start it and return when it is ready: the first time, this begins with the migrations."""
+        """The same in a new Python, and with nothing prepared: the first time, this begins with the migrations."""
+        return self._wait_until_ready(self.launch_as_it_is)
+
+    def _wait_until_ready(self, launch: Callable[[], Process]) -> Self:
         before = self.output.count(READY)
-        process = self.launch()
+        process = launch()
 
         def is_ready() -> bool:
             assert process.poll() is None, f"it ended instead of starting:\n{self.output}"
@@ -148,16 +167,7 @@ class Service:
 
     def manage(self, *words: str, check: bool = True, typed: str = "") -> "subprocess.CompletedProcess[str]":
         """Run a management command in the service's environment."""
-        command = [sys.executable, str(ROOT / "manage.py"), *words]
-        result = subprocess.run(
-            command,
-            env=self.environment,
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        result = warm_python.run(*words, environment=self.environment, typed=typed, timeout=PATIENCE)
         assert not check or result.returncode == 0, f"manage.py {' '.join(words)}:\n{result.stdout}{result.stderr}"
         return result
 
