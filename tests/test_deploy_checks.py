@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
+
+from tests.support import warm_python
 
 ROOT = Path(__file__).parent.parent
 SAFE = {
@@ -22,8 +22,8 @@ SAFE = {
 
 def warned_of(data: Path, variables: dict[str, str]) -> set[str]:
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data), **variables}
-    command = [sys.executable, "manage.py", "check", "--deploy"]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    result = warm_python.run("check", "--deploy", environment=environment)
+    assert result.returncode == 0, result.stderr
     return set(re.findall(r"\(docora\.(\w\d+)\)", result.stdout + result.stderr))
 
 

@@ -4,7 +4,6 @@ import ipaddress
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from docora import condition, doctor
 from docora.demo.githost import GitHost
 from docora.doctor import Finding, Level
 from repositories.models import Repository
+from tests.support import warm_python
 from tests.support.certificates import Authority
 from tests.support.hostile_host import hostile_host
 from tests.support.service import Service
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +36,8 @@ def found() -> dict[str, Finding]:
 
 
 def run(**environment: str) -> "subprocess.CompletedProcess[str]":
-    words = [sys.executable, "manage.py", "doctor", "--json"]
     variables = {"PATH": os.environ["PATH"], "DOCORA_GIT_HOSTS": "nowhere.invalid", **environment}
-    return subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    return warm_python.run("doctor", "--json", environment=variables, timeout=60)
 
 
 @pytest.mark.django_db(transaction=True)

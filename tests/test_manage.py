@@ -12,14 +12,14 @@ from cryptography.fernet import Fernet
 from pytest_django import Settings
 
 from repositories.base import places
+from tests.support import warm_python
 
 ROOT = Path(__file__).parent.parent
 
 
 def manage(data_dir: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir), **variables}
-    command = [sys.executable, "manage.py", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return warm_python.run(*words, environment=environment)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from docora.demo.githost import GitHost, HostedRepository
 from docora.management.commands import up
 from repositories.models import App
+from tests.support import warm_python
 
 ROOT = Path(__file__).parent.parent
 KEY = "a key of the app's own"
@@ -38,6 +39,11 @@ def python(environment: dict[str, str], *words: str) -> str:
     return subprocess.check_output([sys.executable, *words], cwd=ROOT, env=environment, text=True)
 
 
+def manage(environment: dict[str, str], *words: str) -> None:
+    result = warm_python.run(*words, environment=environment)
+    assert result.returncode == 0, result.stderr
+
+
 def open_to_others(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if not path.is_socket() and path.stat().st_mode & 0o077]
 
@@ -52,14 +58,14 @@ def test_database_and_clones_are_for_their_owner_when_no_supervisor_made_them(
         "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
         "REDIS_URL": f"unix://{valkey_socket}",
     }
-    python(environment, "manage.py", "migrate", "-v0")
+    manage(environment, "migrate", "-v0")
     watch = (
         "from repositories import accounts, models, watches;"
         "app_id = accounts.onboard('Docs', 'http://127.0.0.1:9').app_id;"
         f"watches.watch(models.App.objects.get(public_id=app_id), {remote.url!r})"
     )
-    python(environment, "manage.py", "shell", "--no-imports", "-c", watch)
-    python(environment, "manage.py", "rqworker", "snapshots", "--burst")
+    manage(environment, "shell", "--no-imports", "-c", watch)
+    manage(environment, "rqworker", "snapshots", "--burst")
     assert (data_dir / "docora.sqlite3").exists()
     assert list((data_dir / "repos").rglob("HEAD"))
     assert open_to_others(data_dir) == []

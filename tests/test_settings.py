@@ -10,6 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from docora import env
+from tests.support import warm_python
 
 ROOT = Path(__file__).parent.parent
 # Words in capitals that the pages and the files of deploy/ name, and that no setting of Docora is.
@@ -36,8 +37,7 @@ NOT_SETTINGS = {
 
 def check(data_dir: Path, *, command: str = "check", **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir), **variables}
-    command_line = [sys.executable, "manage.py", command]
-    return subprocess.run(command_line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return warm_python.run(command, environment=environment)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots import new_life
 from snapshots.delivery import tell
 from snapshots.models import Delivered, FileVersion, Parked, Snapshot
-from tests.support import postgres
+from tests.support import postgres, warm_python
 from tests.support.worker import Work
 
 ROOT = Path(__file__).parent.parent.parent
@@ -181,9 +181,8 @@ def test_an_interrupted_restore_leaves_no_database(tmp_path: Path, settings: Set
 
 
 def test_a_database_without_tables_is_not_backed_up(data_dir: Path) -> None:
-    words = [sys.executable, "manage.py", "backup", str(data_dir / "b")]
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir)}
-    result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    result = warm_python.run("backup", str(data_dir / "b"), environment=environment)
     assert result.returncode == 1
     assert "no such database file" in result.stderr
     assert list(data_dir.iterdir()) == []

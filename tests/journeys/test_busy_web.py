@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,9 +15,10 @@ import pytest
 
 from docora.demo.githost import GitFault, GitHost
 from docora.demo.receiver import Receiver, ReceiverFault
-from tests.support.service import ROOT, free_port, wait_until
+from tests.support.service import ROOT, Service, wait_until
 
-pytestmark = pytest.mark.slow
+# One worker of pytest-xdist runs them all, so that `stage` is set up once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("busy_web")]
 
 APPS = 100
 
@@ -26,25 +26,11 @@ APPS = 100
 class Web:
     """One gunicorn process with sixteen threads, as an operator starts it by hand."""
 
-    def __init__(self, data_dir: Path, redis_url: str, **environment: str) -> None:
-        self.port = free_port()
-        self._environment = {
-            "PATH": os.environ["PATH"],
-            "DOCORA_DATA_DIR": str(data_dir),
-            "REDIS_URL": redis_url,
-            "DOCORA_TRUSTED_NETWORKS": "127.0.0.0/8",
-            # Nothing that hangs ends by itself while the test looks.
-            "DOCORA_NOTICE_TIMEOUT": "600",
-            "DOCORA_GIT_ASK_TIMEOUT": "600",
-            **environment,
-        }
-        self.run("manage.py", "migrate", "-v0")
-
-    def run(self, *words: str) -> str:
-        return subprocess.check_output([sys.executable, *words], cwd=ROOT, env=self._environment, text=True)
+    def __init__(self, service: Service) -> None:
+        self._port, self._environment = service.port, service.environment
 
     def start(self) -> "subprocess.Popen[bytes]":
-        words = f"-m gunicorn docora.wsgi --no-control-socket --threads 16 --bind 127.0.0.1:{self.port}"
+        words = f"-m gunicorn docora.wsgi --no-control-socket --threads 16 --bind 127.0.0.1:{self._port}"
         process = subprocess.Popen([sys.executable, *words.split()], cwd=ROOT, env=self._environment)
         wait_until(self._answers, "the web server starts")
         return process
@@ -56,7 +42,7 @@ class Web:
             return False
 
     def call(self, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
@@ -82,16 +68,25 @@ def stage(tmp_path_factory: pytest.TempPathFactory, valkey_socket: Path) -> Iter
     with GitHost(folder / "host") as git_host, Receiver() as receiver:
         remote = git_host.create("acme/handbook")
         remote.commit({"README.md": "# Handbook"})
-        web = Web(folder / "data", f"unix://{valkey_socket}", DOCORA_GIT_HOSTS=git_host.address)
+        service = Service(
+            REDIS_URL=f"unix://{valkey_socket}",
+            DOCORA_GIT_HOSTS=git_host.address,
+            DOCORA_TRUSTED_NETWORKS="127.0.0.0/8",
+            # Nothing that hangs ends by itself while the test looks.
+            DOCORA_NOTICE_TIMEOUT="600",
+            DOCORA_GIT_ASK_TIMEOUT="600",
+        ).prepare()
         script = (
             "from repositories.accounts import onboard;"
             f"print(*[onboard(f'App {{n}}', '{receiver.url}').bearer_token for n in range({APPS})])"
         )
-        tokens = web.run("manage.py", "shell", "--no-imports", "-v0", "-c", script).split()
+        tokens = service.manage("shell", "--no-imports", "-v0", "-c", script).stdout.split()
+        web = Web(service)
         process = web.start()
         yield Stage(web, git_host, receiver, remote.url, tokens)
         process.terminate()
         process.wait(timeout=60)
+        service.close()
 
 
 class Crowd:

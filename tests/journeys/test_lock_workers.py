@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from repositories.repo_lock import lock_status, repo_lock
+from tests.support import warm_python
 from tests.support.lock_cast import KEY, Cast, send, waiters, work
 
 pytestmark = pytest.mark.slow
@@ -116,9 +115,7 @@ def test_the_command_starts_docoras_worker_on_all_queues(cast: Cast, valkey_sock
         queue.enqueue_call("time.sleep", args=(0,), result_ttl=0)
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(cast.folder), "REDIS_URL": url}
     environment["DJANGO_SETTINGS_MODULE"] = "tests.support.service_settings"
-    command = [sys.executable, "manage.py", "rqworker", "--burst"]
-    root = Path(__file__).parent.parent.parent
-    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = warm_python.run("rqworker", "--burst", environment=environment, timeout=60)
     assert result.returncode == 0, result.stderr
     assert not any(Queue(name, connection=cast.server).count for name in django_settings.RQ_QUEUES)
     assert not cast.server.keys("rq:failed:*")

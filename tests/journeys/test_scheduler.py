@@ -1,24 +1,25 @@
 """`manage.py scheduler` on its own, as further hosts run it."""
 
+import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from docora.processes import valkey
-from tests.support.service import ROOT, Service, wait_until
+from tests.support import warm_python
+from tests.support.service import Service, wait_until
+from tests.support.warm_python import Process
 
 pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def scheduler(service: Service) -> Iterator["subprocess.Popen[bytes]"]:
-    with (service.data / "scheduler.log").open("wb") as log:
-        command = [sys.executable, str(ROOT / "manage.py"), "scheduler"]
-        process = subprocess.Popen(command, env=service.environment, stderr=log, stdout=log)
+def scheduler(service: Service) -> Iterator[Process]:
+    with (service.data / "scheduler.log").open("w") as log, Path(os.devnull).open() as nothing:
+        process = warm_python.start("scheduler", environment=service.environment, stdin=nothing, stdout=log, stderr=log)
     try:
         yield process
     finally:

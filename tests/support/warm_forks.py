@@ -110,7 +110,7 @@ def _tell_who_has_ended(running: dict[int, int]) -> None:
         os.close(end)
 
 
-def become(program: list[str], environment: dict[str, str], folder: str, own_mark: str) -> None:
+def become(program: list[str], environment: dict[str, str], folder: str, umask: int, own_mark: str) -> None:
     """All that a new process would have got from whoever starts it."""
     if own_mark:
         environment = environment | {own_mark: f"{os.getpid()}-{secrets.token_hex(4)}"}
@@ -120,6 +120,7 @@ def become(program: list[str], environment: dict[str, str], folder: str, own_mar
     os.environ.update(environment | language)
     _show(environment)
     os.chdir(folder)
+    os.umask(umask)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _open_anew(name, number)
     sys.argv = program

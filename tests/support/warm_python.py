@@ -87,6 +87,7 @@ def start(
         "program": [MANAGE, *words],
         "environment": dict(environment),
         "folder": str(ROOT),
+        "umask": _umask(),
         "own_mark": own_mark,
     }
     news, status = os.pipe()
@@ -94,6 +95,12 @@ def start(
     socket.send_fds(_forks(), [json.dumps(request).encode()], [*files, status])
     os.close(status)
     return WarmProcess(news)
+
+
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def run(
