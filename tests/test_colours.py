@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.service import READY, Service
-from tests.support.terminal import COLOUR, on_terminal
+from tests.support.terminal import COLOUR, shown_by
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,10 +18,9 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"NO_COLOR": ""}], ids=["as it is", "1", "empty"])
 def test_up_on_a_terminal_is_coloured_unless_told_otherwise(variables: dict[str, str]) -> None:
-    service = Service(**variables).prepare()
+    service = Service(**variables, TERM="xterm").prepare()
     try:
-        command = [sys.executable, "manage.py", "up"]
-        shown = on_terminal(command, ROOT, service.environment, until=READY)
+        shown = shown_by(service.launch_on, until=READY)
     finally:
         service.close()
     assert "Stopped: nothing is left running." in shown
@@ -40,19 +39,20 @@ def taken() -> Iterator[socket.socket]:
         yield listener
 
 
-def up(data_dir: Path, taken: socket.socket, **variables: str) -> tuple[list[str], dict[str, str]]:
-    command = [sys.executable, "manage.py", "up", "--port", str(taken.getsockname()[1])]
-    return command, {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir), **variables}
-
-
-def test_an_error_is_red_on_a_terminal(data_dir: Path, taken: socket.socket) -> None:
-    command, environment = up(data_dir, taken)
-    assert "\033[31;1mdocora: port" in on_terminal(command, ROOT, environment)
-    assert COLOUR not in on_terminal(command, ROOT, environment | {"NO_COLOR": "1"})
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}], ids=["as it is", "1"])
+def test_an_error_is_red_on_a_terminal(taken: socket.socket, variables: dict[str, str]) -> None:
+    service = Service(**variables, TERM="xterm", PORT=str(taken.getsockname()[1]))
+    try:
+        shown = shown_by(service.launch_on)
+    finally:
+        service.close()
+    assert "docora: port" in shown
+    assert ("\033[31;1mdocora: port" in shown) == (COLOUR in shown) == (not variables)
 
 
 def test_nothing_is_coloured_in_a_pipe(data_dir: Path, taken: socket.socket) -> None:
-    command, environment = up(data_dir, taken)
+    command = [sys.executable, "manage.py", "up", "--port", str(taken.getsockname()[1])]
+    environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(data_dir)}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert "docora: port" in result.stderr
     assert "Docora" in result.stdout

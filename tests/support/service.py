@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import psutil
 import redis
@@ -110,15 +110,15 @@ class Service:
     def launch(self, *options: str) -> Process:
         """Start it without waiting for anything."""
         with self.output_path.open("a") as output, Path(os.devnull).open() as nothing:
-            self.process = warm_python.start(
-                "up",
-                *options,
-                environment=self.environment,
-                stdin=nothing,
-                stdout=output,
-                stderr=output,
-                own_mark=leftovers.MARK,
-            )
+            return self._launch(*options, stdin=nothing, stdout=output, stderr=output)
+
+    def launch_on(self, terminal: int) -> Process:
+        """The same on a terminal."""
+        return self._launch(stdin=terminal, stdout=terminal, stderr=terminal)
+
+    def _launch(self, *options: str, **streams: IO[str] | int) -> Process:
+        environment, mark = self.environment, leftovers.MARK
+        self.process = warm_python.start("up", *options, environment=environment, own_mark=mark, **streams)
         return self.process
 
     def launch_as_it_is(self) -> Process:
