@@ -13,6 +13,8 @@ import fakeredis
 import hypothesis
 import pytest
 import redis
+from django.db import connection
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker, Settings
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]  # it ships no types
@@ -25,11 +27,13 @@ from docora.processes import valkey as embedded
 from repositories import accounts, repo_lock
 from repositories.base import counters, queue
 from repositories.models import App, Watch
+from tests.support import postgres
 from tests.support.api import Api
 from tests.support.browser import find_chromium
 from tests.support.clean_database import Cleaner
 from tests.support.hostile_host import HostileHost, hostile_host
 from tests.support.prepared_watch import PreparedWatch, Stage
+from tests.support.service import migrated
 from tests.support.worker import Work, run_jobs
 
 ALICE_KEY = "alice-keeps-this-key-secret"
@@ -81,6 +85,19 @@ def _touches_the_database(item: pytest.Item) -> bool:
         return False
     fixtures = set(getattr(item, "fixturenames", ()))
     return item.get_closest_marker("django_db") is not None or bool(fixtures & _DATABASE_FIXTURES)
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb(django_db_modify_db_settings: None) -> bool:
+    """Keep what is there: a copy of a migrated database, which is made in a tenth of the time of the migrations."""
+    given = connection.settings_dict
+    name = str(given["TEST"]["NAME"] or f"{TEST_DATABASE_PREFIX}{given['NAME']}")
+    if connection.vendor == "postgresql":
+        url = migrated().database_url
+        postgres.copy_database(url, f"{url.rsplit('/', 1)[0]}/{name}")
+    else:
+        migrated().copy_sqlite(Path(name))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,10 @@ for _name in [name for name in os.environ if name.startswith("DOCORA_") or name.
     if not _name.startswith("DOCORA_TEST_"):
         del os.environ[_name]
 os.environ["DOCORA_DATA_DIR"] = str(_home)
+# pytest-xdist's workers inherit the environment of the process that starts them, and so share its folder.
+os.environ.setdefault("DOCORA_TEST_SHARED", str(_home))
 if os.environ.get("TEST_DATABASE", "sqlite") == "postgresql":
-    # pytest-xdist's workers inherit the environment of the process that has started the server.
+    # It starts the server for its workers, too.
     if "DOCORA_TEST_POSTGRESQL" not in os.environ:
         os.environ["DOCORA_TEST_POSTGRESQL"] = postgres.start(_home / "postgresql")
     os.environ["DATABASE_URL"] = os.environ["DOCORA_TEST_POSTGRESQL"]

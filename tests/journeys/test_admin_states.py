@@ -162,7 +162,8 @@ class Stage:
             named = {name for name in CAST if any(name in subject for subject in subjects)}
             return {label: shown.get(label, 0) for label in known} == known and named == set(troubled)
 
-        wait_until(agrees, f"the overview agrees with the database, and names {troubled}")
+        # Each time, the browser loads a page, and takes the CPU from the workers that the page is to tell of.
+        wait_until(agrees, f"the overview agrees with the database, and names {troubled}", pause=1.0)
 
     def press(self, kind: str, name: str, button: str) -> None:
         self.page.goto(self.pages[kind, name])

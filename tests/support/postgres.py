@@ -51,7 +51,7 @@ def copy_database(url: str, other_url: str) -> None:
     server_url, name = url.rsplit("/", 1)
     other = psycopg.sql.Identifier(other_url.rsplit("/", 1)[1])
     with psycopg.connect(f"{server_url}/postgres", autocommit=True) as connection:
-        connection.execute(psycopg.sql.SQL("DROP DATABASE {}").format(other))
+        connection.execute(psycopg.sql.SQL("DROP DATABASE IF EXISTS {}").format(other))
         connection.execute(
             psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(other, psycopg.sql.Identifier(name))
         )

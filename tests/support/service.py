@@ -7,6 +7,7 @@ It runs on the database of TEST_DATABASE, with one process of each kind unless t
 """
 
 import atexit
+import fcntl
 import os
 import secrets
 import shutil
@@ -34,13 +35,15 @@ PATIENCE = 120.0
 READY = "Ctrl-C stops all of it."
 
 
-def wait_until(condition: Callable[[], object], what: str = "it happens", patience: float = PATIENCE) -> None:
+def wait_until(
+    condition: Callable[[], object], what: str = "it happens", patience: float = PATIENCE, *, pause: float = 0.01
+) -> None:
     """Asks less and less often: an answer may cost a request, or a git, and takes the CPU from what it waits for."""
-    deadline, pause = time.monotonic() + patience, 0.01
+    deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
         time.sleep(pause)
-        pause = min(pause * 1.2, 0.06)
+        pause = max(pause, min(pause * 1.2, 0.06))
 
 
 def wait_for_disk(connection: redis.Redis) -> None:
@@ -214,13 +217,28 @@ class Migrated:
         if self.database_url:
             postgres.copy_database(self.database_url, service.environment["DATABASE_URL"])
         else:
-            shutil.copy2(self.data / "docora.sqlite3", service.data)
+            self.copy_sqlite(service.data / "docora.sqlite3")
+
+    def copy_sqlite(self, path: Path) -> None:
+        shutil.copy2(self.data / "docora.sqlite3", path)
 
 
 @cache
 def migrated() -> Migrated:
-    """Made once in this process, and removed at its end."""
-    service = Service()
-    atexit.register(service.close)
-    service.manage("migrate", "-v0")
-    return Migrated(service.data, service.environment.get("DATABASE_URL", ""))
+    """Made once for all processes of pytest-xdist, by the first that asks; removed with the folder that they share."""
+    shared = Path(os.environ.get("DOCORA_TEST_SHARED") or _folder_of_this_process())
+    data, note = shared / "migrated", shared / "migrated.url"
+    with (shared / "migrated.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            service = Service()
+            service.manage("migrate", "-v0")
+            shutil.move(service.data, data)
+            note.write_text(service.environment.get("DATABASE_URL", ""))
+    return Migrated(data, note.read_text())
+
+
+def _folder_of_this_process() -> str:
+    folder = tempfile.mkdtemp(prefix="docora-shared-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
