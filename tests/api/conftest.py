@@ -7,6 +7,7 @@ import pytest
 from repositories import hints
 from repositories.models import App, Watch
 from tests.support.api import Api
+from tests.support.databases import first_on_every_database
 from tests.support.git_hooks import SENDERS, Sender
 from tests.support.hook_cast import MadeHook
 
@@ -16,7 +17,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints, "INTERVAL", 0.0)
 
 
-@pytest.fixture(params=list(SENDERS))
+@pytest.fixture(params=first_on_every_database(SENDERS))
 def send(request: pytest.FixtureRequest) -> Sender:
     """A push as each git host sends it."""
     return SENDERS[request.param]

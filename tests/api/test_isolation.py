@@ -34,6 +34,7 @@ def answer_and_cost(api: Api, method: str, path: str, body: Any = None) -> tuple
     return answer.status_code, answer.content.decode(), statements
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(("method", "path"), CALLS)
 def test_the_repository_of_another_app_is_as_unknown_as_none(
     alice_api: Api, bob_api: Api, git_host: GitHost, method: str, path: str, work: Callable[..., None]

@@ -148,6 +148,7 @@ CURES = [(error.code, error.hint) for error in all_errors() if error.hint] + [
 ]
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("text", [text for _, text in CURES], ids=[name for name, _ in CURES])
 def test_every_link_of_a_cure_opens_for_an_operator_and_none_to_a_button_is_shown_to_a_viewer(
     client: Client, watch: Watch, text: str

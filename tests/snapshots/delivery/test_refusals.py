@@ -17,6 +17,7 @@ from snapshots.delivery import redelivery, tell
 from snapshots.look import take_snapshot
 from snapshots.models import Delivered, Delivery, Parked
 from tests.snapshots.delivery.test_webhooks import server
+from tests.support.databases import first_on_every_database
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,7 +71,7 @@ def test_who_does_not_have_what_it_is_to_delete_gets_it_when_it_comes_back(
     assert alice.files[watch.repository.public_id] == remote.files()
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 407, 408, 425, 429, 500, 503])
+@pytest.mark.parametrize("status", first_on_every_database([401, 403, 404, 405, 407, 408, 425, 429, 500, 503]))
 def test_an_answer_that_is_about_the_endpoint_or_the_moment_parks_nothing(
     alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, status: int
 ) -> None:
@@ -101,7 +102,7 @@ def test_a_parked_file_is_not_sent_again_when_an_interrupted_first_sync_goes_on(
     assert alice.files[watch.repository.public_id] == {"b.md": b"not now"}
 
 
-@pytest.mark.parametrize("status", [409, 413, 415, 422])
+@pytest.mark.parametrize("status", first_on_every_database([409, 413, 415, 422]))
 def test_a_file_that_is_surely_refused_is_parked_although_nothing_was_accepted_yet(
     alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, status: int
 ) -> None:
