@@ -27,6 +27,15 @@ class _Worker(SimpleWorker):
     def _install_signal_handlers(self) -> None:
         """The signals of this process are the test runner's."""
 
+    def subscribe(self) -> None:
+        """Nobody sends commands to a worker that ends with its jobs; to listen takes as long as a small job."""
+
+    def unsubscribe(self) -> None:
+        """See above."""
+
+    def run_maintenance_tasks(self) -> None:
+        """There are no other workers whose jobs could have been left."""
+
     def handle_exception(self, job: Job, *exc_info: object) -> None:
         self.errors = [*getattr(self, "errors", []), exc_info[1]]
         super().handle_exception(job, *exc_info)
