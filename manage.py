@@ -29,6 +29,11 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "docora.settings")
     if os.environ.get("NO_COLOR"):  # https://no-color.org, which Django does not know
         os.environ["DJANGO_COLORS"] = "nocolor"
+    command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    if command == "up":
+        from docora.processes.mark import mark_this_process
+
+        mark_this_process()  # executes this file once more: before the libraries, so that they are loaded once
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
@@ -36,7 +41,6 @@ def main() -> None:
 
     from docora import keys
 
-    command = sys.argv[1] if len(sys.argv) > 1 else "help"
     keys.may_create = command in _BEGIN
     try:
         settings.INSTALLED_APPS  # noqa: B018  reading one setting loads them all

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from docora.processes import parent_death
-from docora.processes.leftovers import MARK
+from docora.processes.mark import MARK
 from docora.processes.signals import HANDLED
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0

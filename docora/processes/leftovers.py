@@ -7,24 +7,13 @@ the forks of one child are found by their session instead, which is the child's.
 """
 
 import os
-import secrets
 import signal
-import sys
 import time
 from collections.abc import Iterable
 
 import psutil
 
-MARK = "DOCORA_PROCESS"
-
-
-def mark_this_process() -> str:
-    """Execute this process once more with a new mark, unless it has one of its own; returns the mark."""
-    # Named after the process, which exec keeps: a mark that was inherited is another run's.
-    if not os.environ.get(MARK, "").startswith(f"{os.getpid()}-"):
-        os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(4)}"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  the same program
-    return os.environ[MARK]
+from docora.processes.mark import MARK
 
 
 def is_within(mark: str, scope: str) -> bool:

@@ -78,6 +78,8 @@ def run(command: Command) -> bytes:
     with child(command) as git:
         try:
             output = _read_all(git.process, command)
+            if command.on_progress:
+                git.words.join(timeout=5)  # the caller has heard all of it when this returns, and hears nothing later
         except subprocess.TimeoutExpired:
             raise HostUnavailable(f"git {command.arguments[0]} took longer than {command.timeout:g} s.") from None
     if git.process.returncode:

@@ -23,6 +23,7 @@ from rq.serializers import JSONSerializer
 from docora.processes import children, interrupted, leftovers, parent_death, preflight
 from docora.processes import valkey as embedded
 from docora.processes.children import Child
+from docora.processes.mark import MARK
 from docora.processes.preflight import StartError
 from docora.processes.signals import StopRequests
 from repositories.repo_lock import lock_status, repo_lock
@@ -181,7 +182,7 @@ def test_a_scope_holds_the_marks_that_begin_with_it(mark: str, scope: str, expec
 @pytest.mark.slow
 def test_a_grandchild_in_a_session_of_its_own_is_found_and_killed_after_its_parent_died() -> None:
     script = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, leftovers.MARK: "lost.web.1"}, check=True)
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, MARK: "lost.web.1"}, check=True)
     assert [process.name() for process in leftovers.find("lost")] == ["sleep"]
     assert leftovers.find("lost", sparing="lost.web") == []
     leftovers.kill("lost")
@@ -191,7 +192,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_killed_after_its_pare
 @pytest.mark.slow
 def test_what_does_not_end_when_asked_is_killed() -> None:
     stubborn = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
-    environment = {**os.environ, leftovers.MARK: "stubborn.valkey.1"}
+    environment = {**os.environ, MARK: "stubborn.valkey.1"}
     with subprocess.Popen(stubborn, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
         process.stdout.readline()
@@ -267,7 +268,7 @@ def test_the_data_is_held_once_and_free_again_afterwards(tmp_path: Path) -> None
 def test_what_a_killed_supervisor_left_is_ended_and_its_run_remembered(tmp_path: Path) -> None:
     (tmp_path / "up.lock").write_text("4711 killed\n")
     orphans = [
-        subprocess.Popen(["sleep", "600"], env={**os.environ, leftovers.MARK: mark}, start_new_session=True)
+        subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark}, start_new_session=True)
         for mark in ("killed", "killed.snapshots-1.1", "killed.valkey.1")
     ]
     with preflight.only_one(tmp_path, "next") as earlier:
@@ -371,7 +372,7 @@ def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(
 ) -> None:
     socket = data_dir / "v" / "s"
     (data_dir / "up.lock").write_text("4711 killed\n")
-    monkeypatch.setenv(leftovers.MARK, "killed.valkey.1")
+    monkeypatch.setenv(MARK, "killed.valkey.1")
     first = embedded.start(socket)
     redis.Redis(unix_socket_path=str(socket)).set("kept", "yes")
     with preflight.only_one(data_dir, "next"):

@@ -26,7 +26,7 @@ from typing import IO, Self
 import psutil
 import redis
 
-from docora.processes import leftovers
+from docora.processes.mark import MARK
 from tests.support import postgres, warm_python
 from tests.support.warm_python import Process
 
@@ -120,8 +120,7 @@ class Service:
         return self._launch(stdin=terminal, stdout=terminal, stderr=terminal)
 
     def _launch(self, *options: str, **streams: IO[str] | int) -> Process:
-        environment, mark = self.environment, leftovers.MARK
-        self.process = warm_python.start("up", *options, environment=environment, own_mark=mark, **streams)
+        self.process = warm_python.start("up", *options, environment=self.environment, own_mark=MARK, **streams)
         return self.process
 
     def launch_as_it_is(self) -> Process:

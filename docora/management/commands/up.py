@@ -18,7 +18,8 @@ from django.db.migrations.executor import MigrationExecutor
 
 import docora
 from docora import env
-from docora.processes import forked, leftovers, preflight, warm_up
+from docora.processes import forked, preflight, warm_up
+from docora.processes.mark import mark_this_process
 from docora.processes.preflight import StartError, one_line
 from docora.processes.signals import StopRequests
 from docora.processes.supervisor import Plan, Supervisor
@@ -40,7 +41,7 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=_port, default=env.PORT, help="the port to listen on (%(default)s)")
 
     def handle(self, **options: Any) -> None:
-        run = leftovers.mark_this_process()
+        run = mark_this_process()
         try:
             with StopRequests() as stop:
                 self._serve(_plan(run, options["port"]), stop)

@@ -15,7 +15,7 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.githost import HostedRepository
-from docora.processes.leftovers import MARK
+from docora.processes.mark import MARK
 from repositories import watches
 from repositories.errors import CloneDamaged, ForbiddenAddress, GitError
 from repositories.git import _process, clones, ls_refs
