@@ -12,6 +12,7 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import HeldLock, LockTimeoutError, repo_lock
 from snapshots import look
+from snapshots.models import Delivered
 from tests.support.beside import beside
 from tests.support.worker import Work
 
@@ -31,6 +32,23 @@ def test_a_clone_that_is_watched_again_is_not_deleted(
     assert Watch.objects.get().status == WatchStatus.SYNCED
 
 
+def test_a_clone_that_is_watched_again_while_its_deletion_waits_for_the_lock_is_not_deleted(
+    watch: Watch, alice_app: App, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = watch.repository.clone_key
+    watches.unwatch(alice_app, watch.repository.public_id)
+
+    @contextmanager
+    def lock_after_the_watch(key: str, *, job_id: str) -> Iterator[HeldLock]:
+        beside(lambda: watches.watch(alice_app, remote.url))
+        with repo_lock(key, job_id=job_id) as held:
+            yield held
+
+    monkeypatch.setattr(watches, "repo_lock", lock_after_the_watch)
+    assert not watches.purge_clone(key, job_id="purge")
+    assert clones.keys_on_disk() == [key]
+
+
 def test_a_clone_in_use_is_not_deleted_under_the_one_who_uses_it(
     watch: Watch, alice_app: App, settings: Settings
 ) -> None:
@@ -42,6 +60,19 @@ def test_a_clone_in_use_is_not_deleted_under_the_one_who_uses_it(
     assert clones.keys_on_disk() == [key]
     assert watches.purge_clone(key, job_id="purge")
     assert clones.keys_on_disk() == []
+
+
+def test_an_unwatch_that_fails_on_the_way_takes_nothing_with_it(
+    watch: Watch, alice_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Repository) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watches, "_drop_if_unwatched", fail)
+    with pytest.raises(ZeroDivisionError):
+        watches.unwatch(alice_app, watch.repository.public_id)
+    assert Watch.objects.get() == watch
+    assert Delivered.objects.filter(watch=watch).count() == watch.files == 3
 
 
 def test_another_apps_watch_keeps_repository_and_clone(
