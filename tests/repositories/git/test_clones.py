@@ -16,7 +16,7 @@ import pytest
 from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
-from repositories.errors import CloneDamaged, LockLostError, LockTimeoutError
+from repositories.errors import CloneDamaged, GitError, LockLostError, LockTimeoutError
 from repositories.git import _commands, clones, trees
 from repositories.git.blobs import Blobs, Digest
 from repositories.git.trees import Entry
@@ -97,6 +97,13 @@ def test_the_draft_of_a_killed_clone_goes_with_the_next_one(fetch: Fetch, key: s
     others.mkdir()
     fetch()
     assert list((settings.REPOS_BASE_PATH / ".drafts").iterdir()) == [others]
+
+
+def test_a_clone_that_cannot_be_made_leaves_no_draft(fetch: Fetch, git_host: GitHost, settings: Settings) -> None:
+    with git_host.faults.put(GitFault(kinds={"fetch"}, status=500)), pytest.raises(GitError):
+        fetch()
+    assert list((settings.REPOS_BASE_PATH / ".drafts").iterdir()) == []
+    assert clones.keys_on_disk() == []
 
 
 def _zero(path: Path) -> int:
@@ -215,6 +222,21 @@ def test_who_reads_a_pinned_commit_goes_on_while_the_clone_is_packed_and_replace
         assert read(blobs, entries[1]) == b"Start here.\n"
         fetch(anew=True)
         assert read(blobs, entries[2]) == b"\x89PNG\r\n\x00"
+
+
+def test_who_has_opened_a_clone_goes_on_in_a_part_not_read_yet_after_it_is_renamed(
+    fetch: Fetch, key: str, remote: HostedRepository, held: HeldLock
+) -> None:
+    first = fetch()
+    remote.commit({"later.md": "later"})
+    second = fetch()
+    assert clones.count_packs(key) == 2
+    with clones.open_blobs(key) as blobs:
+        [later] = [entry for entry in trees.files(blobs, second) if entry.path == b"later.md"]
+    with clones.open_blobs(key) as blobs:
+        assert len(list(trees.files(blobs, first))) == 3
+        assert clones.discard(key, held=held)
+        assert read(blobs, later) == b"later"
 
 
 def test_packing_drops_what_is_not_pinned_and_keeps_what_is(

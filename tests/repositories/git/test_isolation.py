@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git import Git
 from pytest_django import Settings
 
-from docora.demo.githost import HostedRepository
+from docora.demo.githost import GitHost, HostedRepository
 from docora.processes.mark import MARK
 from repositories import watches
 from repositories.errors import CloneDamaged, ForbiddenAddress, GitError
@@ -176,6 +177,29 @@ def test_git_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch, seen_by_git
     assert ours <= {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_DIR", "SSL_CERT_FILE", "DOCORA_PROCESS"} | {
         "HOME", "LANGUAGE", "LC_ALL", "PWD", "OLDPWD", "_", "SHLVL",
     }  # fmt: skip
+
+
+def test_the_token_is_in_no_argument_list(
+    git_host: GitHost, held: HeldLock, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = git_host.create("acme/secret", private_to={TOKEN})
+    secret.commit({"a.md": "a"})
+    source = clones.Remote(url=RemoteUrl.parse(secret.url), token=TOKEN)
+    started: list[str] = []
+    execute = Git.execute
+
+    def note_and_execute(git: Git, words: list[str], **options: Any) -> Any:
+        started.append(" ".join(words))
+        return execute(git, words, **options)
+
+    monkeypatch.setattr(Git, "execute", note_and_execute)
+    tip = clones.look(source, "")
+    assert tip
+    clones.refresh(key, source, tip, held=held)
+    for command in ("ls-remote", "fetch"):
+        assert any(command in words for words in started)
+    for hidden in (source.token, source.authorization.removeprefix("Basic ")):
+        assert not any(hidden in words for words in started)
 
 
 def test_a_git_keeps_the_mark_by_which_the_supervisor_finds_it(

@@ -21,6 +21,7 @@ from repositories.errors import AccessDenied, HostUnavailable
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.look import take_snapshot
 from snapshots.schedule import tick
+from tests.snapshots.delivery.test_webhooks import server
 from tests.support.api import Api
 from tests.support.git_hooks import Sent, sign
 from tests.support.worker import Work
@@ -273,6 +274,24 @@ def test_an_api_that_is_not_there_is_told_in_words(api: GitHubApi, watch: Watch,
         settings.GITHUB_APP_API_URL = f"https://{address}"
         with pytest.raises(HostUnavailable, match=f"cannot be reached: connection refused by {address}\\.$"):
             github_app.token_of_installation(watch.repository.remote)
+
+
+def test_an_api_that_sends_back_what_it_was_sent_puts_it_into_no_error(
+    api: GitHubApi, watch: Watch, settings: Settings
+) -> None:
+    github_app.forget_token(watch.repository.remote)
+    sent: list[bytes] = []
+
+    def echo(connection: socket.socket) -> None:
+        sent.append(connection.recv(1 << 16).partition(b"Bearer ")[2].split()[0])
+        connection.sendall(sent[0] + b"\r\n\r\n")
+
+    with server(echo) as url:
+        settings.GITHUB_APP_API_URL = url
+        with pytest.raises(HostUnavailable) as caught:
+            github_app.token_of_installation(watch.repository.remote)
+    assert sent[0].startswith(b"eyJ")
+    assert "eyJ" not in str(caught.value)
 
 
 def test_a_dry_run_reads_through_it_too(
