@@ -1,9 +1,12 @@
 """Reconcile, history and the commands: disk, rows and refs as the watches need them."""
 
 import os
+import subprocess
 import time
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -250,6 +253,51 @@ def test_a_read_that_finds_damage_repairs_it(
         pack.chmod(0o600)
         pack.write_bytes(b"\0" * pack.stat().st_size)
     work()
+    for _ in range(3):
+        work(also_later_ones=True)
+    assert alice.files[watch.repository.public_id] == remote.files()
+    assert Repository.objects.get().needs_repair is False
+
+
+def test_a_clone_that_needs_a_repair_is_made_anew_although_nothing_seems_wrong_with_it(
+    watch: Watch, work: Work
+) -> None:
+    clone = clones.path_of(watch.repository.clone_key)
+    (clone / "stranger").touch()
+    watches.reclone(watch.repository)
+    work()
+    assert clones.keys_on_disk() == [watch.repository.clone_key]
+    assert not (clone / "stranger").exists()
+    assert Repository.objects.get().needs_repair is False
+
+
+def lose_a_content(clone: Path, name: str) -> None:
+    """Git itself does not notice: the commit and its trees are there."""
+    for pack in clone.glob("objects/pack/*.pack"):
+        content = pack.read_bytes()
+        for file in pack.parent.glob(f"{pack.stem}.*"):
+            file.unlink()
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, input=content, check=True)
+    found = subprocess.run(["git", "rev-parse", name], cwd=clone, capture_output=True, text=True, check=True)
+    blob = found.stdout.strip()
+    (clone / "objects" / blob[:2] / blob[2:]).unlink()
+
+
+def test_a_content_that_is_gone_when_the_manifest_is_written_has_the_clone_made_anew(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh = clones.refresh
+
+    def refresh_and_lose(key: str, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(clones, "refresh", refresh)
+        refresh(key, *args, **options)
+        lose_a_content(clones.path_of(key), f"{remote.tip()}:README.md")
+
+    monkeypatch.setattr(clones, "refresh", refresh_and_lose)
+    remote.commit({"README.md": "# Better\n"})
+    watches.request_snapshot(watch.repository)
+    work()
+    assert Repository.objects.get().needs_repair is True
     for _ in range(3):
         work(also_later_ones=True)
     assert alice.files[watch.repository.public_id] == remote.files()

@@ -128,6 +128,19 @@ def test_the_second_in_line_is_told_when_to_look_after_a_frozen_first(
         waiting.result(timeout=30)
 
 
+def test_who_stands_behind_a_frozen_waiter_gets_the_lock_long_before_its_time_is_up(
+    server: redis.Redis, others: ThreadPoolExecutor, no_net: None
+) -> None:
+    """At the end of its time a waiter asks once more, and would get the lock then even if nobody had told it."""
+    token, frozen = new_token("frozen"), LockServer(timeout=2)
+    with closing(frozen.subscribe(Names(KEY), token)):
+        with repo_lock(KEY, job_id="before"):
+            frozen.acquire(Names(KEY), token, ttl=60, wait=60)
+            waiting = others.submit(hold_briefly, "2", [], 600)
+            wait_until(lambda: len(waiters()) == 2)
+        waiting.result(timeout=30)
+
+
 def test_a_dead_holders_lock_is_free_after_its_ttl(others: ThreadPoolExecutor, no_net: None) -> None:
     take_without_renewing("dead", ttl=0.5)
     others.submit(hold_briefly, "2", [], 30).result(timeout=30)

@@ -1,5 +1,6 @@
 """What happens while a delivery run is under way: second runs, commits, unwatching, other options, a lost lock."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +132,33 @@ def test_other_options_take_back_what_is_not_sent_yet(
         work()
     assert len([request for request in alice.requests if request.event == "create"]) < 10
     assert alice.files_of(watch.repository.public_id) == {}
+    assert alice.problems == []
+
+
+def test_other_options_that_are_noticed_before_the_first_answer_let_nothing_more_be_sent(
+    alice_app: App, alice: Receiver, many: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the two messages that are under way at that time arrive; those that wait behind them do not."""
+    App.objects.update(max_in_flight=2)
+    watch = watches.watch(alice_app, many.url)
+    noticed, waiting = threading.Event(), []
+    wait_for_answers = Run._await_what_was_sent
+
+    def note_and_wait(run: Run) -> None:
+        waiting.append(run._client.unanswered)
+        noticed.set()
+        wait_for_answers(run)
+
+    def choose(_: ReceivedRequest) -> None:
+        alice.on_request = lambda _: None
+        beside(lambda: watches.change_options(alice_app, watch.repository.public_id, exclude=("*.md",)))
+        assert noticed.wait(60)
+
+    monkeypatch.setattr(Run, "_await_what_was_sent", note_and_wait)
+    alice.on_request = choose
+    work()
+    assert waiting[0] == 8
+    assert [request.event for request in alice.requests] == ["create", "create", "delete", "delete"]
     assert alice.problems == []
 
 

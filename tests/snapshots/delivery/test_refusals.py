@@ -268,6 +268,22 @@ def test_a_refused_file_that_is_deleted_is_parked_no_more(
     assert len(alice.requests) == told, "the app has nothing to delete"
 
 
+def test_a_refused_content_that_comes_back_after_another_one_was_taken_is_sent_again(
+    refusing: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    """The run in which the other one was taken has not come to its end."""
+    App.objects.update(max_in_flight=1)
+    remote.commit({"README.md": "# Taken\n", "docs/start.md": "Not now.\n"})
+    with alice.faults.put(ReceiverFault(path="docs/start.md", status=503)):
+        snapshot(refusing, work)
+    assert alice.files[refusing.repository.public_id]["README.md"] == b"# Taken\n"
+    assert Watch.objects.get().status == WatchStatus.PENDING
+    remote.commit({"README.md": "# Handbook\n"})
+    snapshot(refusing, work)
+    assert try_again(work).status == WatchStatus.SYNCED
+    assert alice.files[refusing.repository.public_id] == remote.files()
+
+
 def test_a_refused_update_that_is_taken_back_is_parked_no_more(
     watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
