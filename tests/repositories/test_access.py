@@ -9,9 +9,9 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver
-from repositories import access, accounts, messages, watches
+from repositories import access, accounts, circuit, messages, watches
 from repositories.base import queue
-from repositories.errors import AccessDenied
+from repositories.errors import AccessDenied, HostUnavailable
 from repositories.git import clones
 from repositories.git.clones import Remote, Tip
 from repositories.models import App, Repository, Watch, WatchStatus
@@ -116,6 +116,19 @@ def test_a_refused_token_is_blamed_alone_although_it_is_asked_first(
     assert {request.event for request in bob.requests} == {"create", "update"}
 
 
+def test_nobody_else_is_blamed_for_a_refused_token_even_for_a_moment(
+    watch: Watch, bob_app: App, git_host: GitHost, secret: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches.watch(bob_app, secret.url, token="bob")
+    work()
+    git_host.revoke(secret, "alice")
+    Watch.objects.filter(pk=watch.pk).update(access_proven_at=timezone.now() + timedelta(minutes=1))
+    blamed: list[int] = []
+    monkeypatch.setattr(messages, "announce_refusal", blamed.append)
+    take_snapshot(watch.repository_id, job_id="look")
+    assert blamed == [watch.pk]
+
+
 def test_a_run_under_way_stops_when_its_proof_is_forgotten(
     alice_app: App, alice: Receiver, git_host: GitHost, secret: HostedRepository, work: Work
 ) -> None:
@@ -192,6 +205,23 @@ def test_an_acceptance_from_before_a_refusal_does_not_undo_it(
     watch.refresh_from_db()
     assert watch.access_denied_at
     assert watch.access_proven_at is None
+
+
+def test_a_refusal_counts_now_although_an_acceptance_from_before_it_is_noted_first(
+    watch: Watch, git_host: GitHost, secret: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git_host.revoke(secret, "alice")
+    Watch.objects.update(access_proven_at=None)
+    ask = clones.look
+
+    def note_and_ask(remote: Remote, ref: str) -> Tip | None:
+        """Another process was answered before the token was revoked, and writes that down now."""
+        Watch.objects.update(access_proven_at=timezone.now())
+        return ask(remote, ref)
+
+    monkeypatch.setattr(clones, "look", note_and_ask)
+    with pytest.raises(AccessDenied):
+        access.prove(Watch.objects.get(pk=watch.pk))
 
 
 @pytest.mark.parametrize("branch", ["there", "gone"])
@@ -275,3 +305,9 @@ class TestRefused:
         Repository.objects.update(circuit_open_until=None)
         notices.announce_recovery(watch.repository_id)
         assert not any(queue.is_alive(f"notice-{kind}-{watch.pk}") for kind in ("failure", "recovery"))
+
+    def test_it_keeps_its_reason_when_the_host_fails(self, watch: Watch) -> None:
+        circuit.count_failure(watch.repository, HostUnavailable("The host is away."))
+        refused, other = Watch.objects.get(pk=watch.pk), Watch.objects.exclude(pk=watch.pk).get()
+        assert (refused.status, refused.last_error_code) == (WatchStatus.FAILED, "no-access")
+        assert other.last_error_code == "host-unavailable"
