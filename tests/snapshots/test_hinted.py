@@ -345,6 +345,18 @@ def test_a_look_of_the_ordinary_queue_answers_hints_and_its_deliveries_are_urgen
     assert git_host.count(remote, "ls-refs") == asked
 
 
+def test_a_look_of_the_ordinary_queue_that_fails_answers_no_hint(
+    repository: Repository, remote: HostedRepository, git_host: GitHost
+) -> None:
+    remote.commit({"new.md": "New.\n"})
+    hint(repository)
+    with git_host.faults.put(GitFault(status=503)):
+        assert jobs.take_snapshot(repository.pk)
+    assert hints.newest(repository.pk)
+    assert jobs.take_snapshot(repository.pk) is None
+    assert hints.newest(repository.pk) is None
+
+
 def test_an_endpoint_that_is_slow_uses_the_urgent_lane_once_and_then_no_more(
     repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

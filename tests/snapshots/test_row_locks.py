@@ -85,10 +85,14 @@ def forget_history(watch: Watch) -> None:
     [
         pytest.param(look, 'UPDATE "snapshots_fileversion"', Repository, id="a snapshot"),
         pytest.param(look_and_deliver, 'INSERT INTO "snapshots_delivered"', Watch, id="answers"),
+        pytest.param(look_and_deliver, 'UPDATE "repositories_watch" SET "files"', Watch, id="what the app has"),
         pytest.param(look_and_deliver, 'UPDATE "repositories_watch" SET .*"synced_commit"', Watch, id="completion"),
         pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Watch, id="unwatch, the watch"),
         pytest.param(unwatch, 'DELETE FROM "snapshots_delivered"', Repository, id="unwatch, the repository"),
         pytest.param(watch_again, 'INSERT INTO "repositories_watch"', Repository, id="watch, the repository"),
+        pytest.param(
+            watch_again, 'UPDATE "repositories_repository" SET "is_private"', Repository, id="watch, before its facts"
+        ),
         pytest.param(watch_again, 'INSERT INTO "repositories_watch"', App, id="watch, the app"),
         pytest.param(redelivery.resync, 'UPDATE "snapshots_delivered"', Watch, id="resync"),
         pytest.param(forget_history, 'DELETE FROM "snapshots_file"', Repository, id="history"),

@@ -196,6 +196,13 @@ def test_a_content_that_is_cut_off_means_damage() -> None:
         list(next(blobs.contents(["1234"])))
 
 
+def test_no_answer_means_damage_and_not_that_nothing_is_there() -> None:
+    with pytest.raises(CloneDamaged):
+        Blobs(BytesIO(), BytesIO()).has("main")
+    with pytest.raises(CloneDamaged):
+        Blobs(BytesIO(), BytesIO()).read_small("main:README.md", 100)
+
+
 def test_a_content_that_is_too_large_is_measured_and_not_read(fetch: Fetch, key: str) -> None:
     commit = fetch()
     with clones.open_blobs(key) as blobs:

@@ -204,6 +204,22 @@ def test_an_answer_that_belongs_to_the_time_before_a_resync_does_not_count(
     assert told == ["README.md", *sorted(remote.files())]
 
 
+def test_a_refusal_that_belongs_to_the_time_before_a_resync_parks_nothing(
+    watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"README.md": "changed"})
+
+    def resync_once(_: object) -> None:
+        alice.on_request = lambda _: None
+        beside(lambda: redelivery.resync(watch))
+
+    alice.on_request = resync_once
+    with alice.faults.put(ReceiverFault(path="README.md", status=422, times=1)):
+        snapshot(watch.repository, work)
+    assert alice.files[watch.repository.public_id] == remote.files()
+    assert not Parked.objects.exists()
+
+
 def test_parked_files_are_visible_and_can_be_tried_again(
     watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
