@@ -49,13 +49,16 @@ _OF_STATUS = {
 # Of each function that a message may start: what it does, and what its argument is the number of.
 _PURPOSES: dict[str, tuple[str, type[Model] | None]] = {
     "take_snapshot": ("Look at a repository", Repository),
+    "look_now": ("Look at a repository that was pushed to", Repository),
     "deliver": ("Deliver to an app", Watch),
     "send_notice": ("Send a notice", Watch),
+    "send_complete": ("Tell an app that it has everything", Watch),
     "announce_failure": ("Tell apps of a failure", Repository),
     "announce_recovery": ("Tell apps of a recovery", Repository),
     "announce_refusal": ("Tell an app of its refused token", Watch),
     "resume_app": ("Deliver all that an app has missed", App),
     "mail_disabled": ("Write to a disabled app's contact", App),
+    "recheck_owner": ("Ask what the GitHub App may read", None),
     "purge_clone": ("Delete a clone", None),
     "reconcile_all": ("Tidy up the clones", None),
     "measure": ("Measure", None),
@@ -215,11 +218,11 @@ def _subjects(jobs: Sequence[Job]) -> Mapping[str, SafeString]:
 
 
 def _own_subject(job: Job) -> SafeString | str:
-    """What a job without a row in the database is for: the page of a bulk operation, or the name of a clone."""
+    """What a job without a row in the database is for: the page of a bulk operation, or the name of clone or owner."""
     name, argument = _call(job)
     if name == "docora.console.bulk.run" and str(argument).isalnum():
         return link(reverse("admin:bulk", args=[argument]), "progress")
-    return str(argument) if name.endswith(".purge_clone") else NOTHING
+    return str(argument) if name.endswith((".purge_clone", ".recheck_owner")) else NOTHING
 
 
 def _utc(moment: datetime | None) -> datetime | None:

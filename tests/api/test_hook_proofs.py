@@ -242,6 +242,30 @@ def test_forged_hooks_from_one_address_end(made: MadeHook, settings: Settings) -
         assert github("wrong", "acme/handbook").to(made.url).status_code == expected
 
 
+def test_a_large_body_is_not_read_for_an_address_that_has_sent_too_much(
+    made: MadeHook, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    update = Proofs.update
+
+    def note(proofs: Proofs, piece: bytes) -> None:
+        read.append(len(piece))
+        update(proofs, piece)
+
+    monkeypatch.setattr(Proofs, "update", note)
+    large = Sent(b"x" * (1 << 17), {"Content-Type": "application/json"})
+    settings.ADDRESS_RATE = 1
+    assert large.to(made.url).status_code == 401
+    assert sum(read) == 1 << 17
+    assert large.to(made.url).status_code == 429
+    assert sum(read) == 1 << 17
+
+
+def test_only_a_path_of_one_name_is_a_hook(made: MadeHook, client: Client) -> None:
+    for path in ("/hooks/", "/hooks/a/b", "/hooks"):
+        assert client.post(path).status_code == 404, path
+
+
 def test_without_redis_the_answer_is_503_at_once(made: MadeHook, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = unreachable()
     monkeypatch.setattr(queue, "impatient_connection", lambda: gone)

@@ -54,12 +54,14 @@ def test_a_waiting_job_says_what_it_is_for_and_links_there(admin: Client, waitin
         assert f'href="{repository_url}">acme/handbook</a>' in admin.get(url).content.decode()
 
 
-@pytest.mark.parametrize("message", ["deliver", "send_notice", "announce_refusal"])
+@pytest.mark.parametrize("message", ["deliver", "send_notice", "send_complete", "announce_refusal"])
 def test_jobs_of_a_watch_link_to_it(admin: Client, waiting: Watch, message: str) -> None:
     if message == "announce_refusal":
         messages.announce_refusal(waiting.pk)
     elif message == "deliver":
         messages.deliver(waiting.pk, lane=queue.DELIVERIES)
+    elif message == "send_complete":
+        messages.send_complete(waiting.pk, lane=queue.DELIVERIES)
     else:
         messages.send_notice("sync_failed", waiting.pk, lane=queue.DELIVERIES)
     page = admin.get(HOME, {"queue": "deliveries", "state": "waiting"}).content.decode()
@@ -67,8 +69,14 @@ def test_jobs_of_a_watch_link_to_it(admin: Client, waiting: Watch, message: str)
     assert f'href="{url}">Alice&#x27;s search ← acme/handbook</a>' in page
 
 
-def test_the_purposes_are_of_functions_that_messages_start() -> None:
-    assert jobs._PURPOSES.keys() <= {name.rpartition(".")[2] for name in settings.JOB_FUNCTIONS}
+def test_every_function_that_messages_start_has_its_purpose() -> None:
+    assert jobs._PURPOSES.keys() == {name.rpartition(".")[2] for name in settings.JOB_FUNCTIONS}
+
+
+def test_a_look_after_a_push_links_to_its_repository(admin: Client, waiting: Watch) -> None:
+    messages.look_now(waiting.repository_id)
+    page = admin.get(HOME, {"queue": "urgent", "state": "waiting"}).content.decode()
+    assert reverse("admin:repositories_repository_change", args=[waiting.repository_id]) in page
 
 
 def test_looking_moves_no_job(admin: Client, waiting: Watch) -> None:
