@@ -58,6 +58,8 @@ local function give_hints(keys, words)
   return found
 end
 """
+# Only while a hint waits: of one that was answered meanwhile, nothing stays that could stand for the next one.
+_NOTE_ASKED = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('SET', KEYS[2], 1, 'PX', ARGV[1]) end"
 # What came during the look stays. Its first is taken for its newest: they are at most a look apart.
 _ANSWER = """
 local waiting = redis.call('GET', KEYS[1])
@@ -112,7 +114,7 @@ def request_looks(repositories: Sequence[Hinted], found: Sequence[int]) -> None:
             else:
                 messages.look_now(repository.pk)
             # Not before: had the job not been queued, the next hint must try again.
-            queue.impatient_connection().set(_ASKED.format(repository.pk), 1, px=_ASKED_FOR)
+            queue.impatient_connection().eval(_NOTE_ASKED, 2, *_keys(repository.pk), _ASKED_FOR)
 
 
 def newest(repository_id: int) -> Hint | None:
@@ -124,8 +126,11 @@ def newest(repository_id: int) -> Hint | None:
 
 def answer(repository_id: int, hint: Hint) -> bool:
     """A look that began after the hint is over; False if there is a newer hint by now."""
-    keys = [name.format(repository_id) for name in (_WAITING, _ASKED)]
-    return bool(queue.connection().eval(_ANSWER, len(keys), *keys, hint._value))
+    return bool(queue.connection().eval(_ANSWER, 2, *_keys(repository_id), hint._value))
+
+
+def _keys(repository_id: int) -> list[str]:
+    return [name.format(repository_id) for name in (_WAITING, _ASKED)]
 
 
 def claim_look(repository_id: int) -> float:

@@ -108,6 +108,19 @@ def test_a_hint_asks_again_once_those_before_it_are_answered(repository: Reposit
     assert asked == [repository.pk] * 2
 
 
+def test_nothing_stays_of_a_hint_that_is_answered_before_its_job_is_noted(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_at_once(key: int) -> None:
+        seen = hints.newest(key)
+        assert seen
+        assert hints.answer(key, seen)
+
+    monkeypatch.setattr(messages, "look_now", look_at_once)
+    hint(repository)
+    assert not queue.connection().exists(f"docora:hint-asked:{repository.pk}")
+
+
 def test_a_hint_asks_again_where_no_job_could_be_queued_for_the_one_before(
     repository: Repository, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
