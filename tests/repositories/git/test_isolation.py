@@ -209,6 +209,13 @@ def test_a_git_keeps_the_mark_by_which_the_supervisor_finds_it(
     assert seen_by_git()[MARK] == "run.snapshots-1.1"
 
 
+def test_git_can_be_killed_as_a_group_and_gives_way_like_its_worker(tmp_path: Path) -> None:
+    """Linux shares the processor between sessions: in one of its own, git would not have its worker's priority."""
+    with _process.child(Command(["hash-object", "--stdin-paths"], folder=tmp_path, timeout=20)) as git:
+        assert os.getpgid(git.process.pid) == git.process.pid
+        assert os.getsid(git.process.pid) == os.getsid(0)
+
+
 def test_what_a_parents_environment_says_to_git_does_not_reach_ours(
     monkeypatch: pytest.MonkeyPatch, seen_by_git: SeenByGit
 ) -> None:
