@@ -261,6 +261,30 @@ def test_a_large_body_is_not_read_for_an_address_that_has_sent_too_much(
     assert sum(read) == 1 << 17
 
 
+def test_a_large_body_of_a_hook_that_has_sent_too_much_is_not_parsed(
+    made: MadeHook, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    parse = orjson.loads
+
+    def note(text: bytes) -> object:
+        parsed.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(orjson, "loads", note)
+    settings.HOOK_RATE = 1
+    body = b'{"ref": "refs/heads/main", "filler": "' + b"x" * (1 << 17) + b'"}'
+    proof = {"X-Hub-Signature-256": f"sha256={sign(made.secret, body)}", "X-GitHub-Event": "push"}
+    large = Sent(body, proof | {"Content-Type": "application/json"})
+    assert [large.to(made.url).status_code for _ in range(2)] == [202, 429]
+    assert parsed == [len(body)]
+
+
+def test_a_hook_for_a_host_that_is_not_ours_is_refused(made: MadeHook, client: Client) -> None:
+    assert client.post(made.url, headers={"Host": "elsewhere.example"}).status_code == 400
+    assert hooks.logs([made.hook.public_id])[made.hook.public_id].refused == 0
+
+
 def test_only_a_path_of_one_name_is_a_hook(made: MadeHook, client: Client) -> None:
     for path in ("/hooks/", "/hooks/a/b", "/hooks"):
         assert client.post(path).status_code == 404, path

@@ -21,4 +21,5 @@ class HooksFirst:
         hook_id = request.path_info.removeprefix(_PREFIX)
         if hook_id == request.path_info or not hook_id or "/" in hook_id:
             return self._get_response(request)
+        request.get_host()  # as for every other request: refuses a host that ALLOWED_HOSTS does not list
         return receive(request, hook_id)
