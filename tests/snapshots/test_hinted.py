@@ -98,13 +98,18 @@ def test_a_hint_asks_for_nothing_more_while_a_job_has_the_ones_before_it(
     assert not hints.answer(repository.pk, seen), "that job does not look again"
 
 
-def test_a_hint_asks_again_once_those_before_it_are_answered(repository: Repository, asked: list[int]) -> None:
-    for _ in range(2):
+def test_the_job_of_an_answered_hint_does_not_stand_for_the_next_one(
+    repository: Repository, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint(repository)
+    seen = hints.newest(repository.pk)
+    assert seen
+    assert hints.answer(repository.pk, seen)
+    queue.connection().delete(queue.key_of(queue.URGENT))
+    with monkeypatch.context() as patch, pytest.raises(redis.ConnectionError):
+        patch.setattr(queue, "enqueue_now", Mock(side_effect=redis.ConnectionError))
         hint(repository)
-        queue.connection().delete(queue.key_of(queue.URGENT))
-        seen = hints.newest(repository.pk)
-        assert seen
-        assert hints.answer(repository.pk, seen)
+    hint(repository)
     assert asked == [repository.pk] * 2
 
 

@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,33 @@ def test_git_can_be_killed_as_a_group_and_gives_way_like_its_worker(tmp_path: Pa
     with _process.child(Command(["hash-object", "--stdin-paths"], folder=tmp_path, timeout=20)) as git:
         assert os.getpgid(git.process.pid) == git.process.pid
         assert os.getsid(git.process.pid) == os.getsid(0)
+
+
+def test_what_git_says_last_is_heard_before_its_caller_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "git"
+    fake.write_text("#!/bin/sh\necho 'Receiving objects: 100% (7/7)' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    has_ended = threading.Event()
+    read_all, listen = _process._read_all, _process._Words.run
+
+    def read_all_and_say_so(*arguments: Any) -> bytes:
+        try:
+            return read_all(*arguments)
+        finally:
+            has_ended.set()
+
+    def listen_late(words: _process._Words) -> None:
+        has_ended.wait(20)
+        time.sleep(0.1)
+        listen(words)
+
+    monkeypatch.setattr(_process, "_read_all", read_all_and_say_so)
+    monkeypatch.setattr(_process._Words, "run", listen_late)
+    heard: list[tuple[int, int]] = []
+    asking = Command(["fetch"], folder=tmp_path, timeout=20, on_progress=lambda *counts: heard.append(counts))
+    _process.run(asking)
+    assert heard == [(7, 7)]
 
 
 def test_what_a_parents_environment_says_to_git_does_not_reach_ours(
