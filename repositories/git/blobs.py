@@ -1,6 +1,7 @@
 """What a clone contains, read by one `git cat-file` that answers questions for as long as it is open."""
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -61,14 +62,22 @@ class Blobs:
                 yield blob, self._digest(blob)
 
     def contents(self, blobs: Iterable[str]) -> Iterator[Iterator[bytes]]:
-        """Each content in pieces, in turn; what the caller leaves of one is read off before the next."""
-        for batch in _batches(blobs):
-            self._ask("contents", batch)
-            for blob in batch:
-                pieces = self._pieces(self._size(blob))
-                yield pieces
-                for _ in pieces:
-                    pass
+        """Each content in pieces, in turn; what the caller leaves of one is read off before the next.
+
+        Git is asked for the next ones early, so it goes on reading while the caller works.
+        """
+        remaining, asked = iter(blobs), deque[str]()
+        while True:
+            if len(asked) <= _AHEAD // 2:
+                batch = list(islice(remaining, _AHEAD - len(asked)))
+                self._ask("contents", batch)
+                asked += batch
+            if not asked:
+                return
+            pieces = self._pieces(self._size(asked.popleft()))
+            yield pieces
+            for _ in pieces:
+                pass
 
     def _sizes_of(self, batch: list[str]) -> list[tuple[str, int]]:
         self._ask("info", batch)

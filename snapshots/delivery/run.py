@@ -9,44 +9,38 @@ sent.
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
 from repositories.base import counters
 from repositories.errors import CloneDamaged
 from repositories.git.clones import Blobs
 from repositories.models import Watch
 from repositories.repo_lock import HeldLock
-from snapshots import rows
-from snapshots.changes import Change, Event, changes_for, rows_of
+from snapshots.changes import Change, Event, changes_for
+from snapshots.delivery import _recording
+from snapshots.delivery._recording import Outcome
 from snapshots.delivery.payloads import Bodies, Body, count_pieces
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient
-from snapshots.digests import Holdings
-from snapshots.models import HELD, Delivered, Delivery, Parked, Snapshot
-from snapshots.steps import Step
+from snapshots.models import Snapshot
 
 log = logging.getLogger("docora.delivery")
 
 # How soon a run notices that it must stop, although nothing is answered.
 _PULSE = 0.25
 _BYTES_UNDER_WAY = 16 << 20
-_BATCH = 128
 # A commit costs the database nearly the same, however many answers are in it.
 _ANSWERS_IN_A_COMMIT = 128
 # After so many refusals that may be about the file, and no acceptance, the endpoint itself is taken to be at fault.
 _SUSPICIOUS = 20
-# 4xx answers that are about the endpoint or the moment. Every other 4xx is about the one file.
-_ENDPOINT_STATUS = {401, 403, 404, 405, 407, 408, 410, 425, 429}
-# 4xx answers that are about the file without doubt.
-_FILE_STATUS = {409, 413, 415, 422}
 
 
 class WatchGone(Exception):
@@ -70,45 +64,6 @@ class FileMessage(Message):
     # What its body says of this attempt; see Body.
     sent_at: datetime
     transfer: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """How a message was answered. Without its body: many answers are kept until they are committed together."""
-
-    message_id: str
-    change: Change
-    piece: int
-    pieces: int
-    sent_at: datetime
-    transfer: str
-    answer: Answer
-
-    @property
-    def accepted(self) -> bool:
-        """404 to a delete counts as accepted: the app does not have the file."""
-        return self.answer.accepted or (self.answer.status == 404 and self.change.event is Event.DELETE)
-
-    @property
-    def is_about_the_file(self) -> bool:
-        status = self.answer.status or 0
-        return 400 <= status < 500 and status not in _ENDPOINT_STATUS
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.answer.status not in _FILE_STATUS
-
-    @property
-    def name(self) -> str:
-        """As it is counted."""
-        if self.accepted:
-            return "accepted"
-        return "refused" if self.is_about_the_file else self.answer.error_class
-
-    @property
-    def acknowledges(self) -> bool:
-        """The last piece completes the file."""
-        return self.accepted and self.piece == self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +133,8 @@ class Run:
         self._counts = counts
         self._app_class = "fast" if gives_way else "slow"
         self._recorded_at = time.monotonic()
-        self._outcomes: list[_Outcome] = []
-        self._refused: list[_Outcome] = []
+        self._outcomes: list[Outcome] = []
+        self._refused: list[Outcome] = []
         self._accepted_some = False
         self._made_progress = False
         self._slowest = 0.0
@@ -189,8 +144,8 @@ class Run:
     def tell_all(self) -> Told:
         everything = True
         try:
-            for _, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
-                everything = self._tell_each(changes)
+            for event, changes in groupby(changes_for(self._watch, self._snapshot.sequence), attrgetter("event")):
+                everything = self._tell_each(self._with_contents(event, changes))
                 # Deletes are acknowledged before creates begin: a file may take the place of a deleted folder.
                 self._settle()
                 if self._failure or not everything:
@@ -209,19 +164,28 @@ class Run:
             failed_message=self._failed_message,
         )
 
-    def _tell_each(self, changes: Iterator[Change]) -> bool:
+    def _tell_each(self, changes: Iterator[tuple[Change, Iterator[bytes]]]) -> bool:
         """Changes of one event; False when time is up and some are left."""
-        for change, content in self._with_contents(changes):
+        for change, content in changes:
             if self._failure or time.monotonic() > self._ends_at:
                 return False
             self._tell(change, content)
         return True
 
-    def _with_contents(self, changes: Iterator[Change]) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        while batch := list(islice(changes, _BATCH)):
-            contents = self._blobs.contents(change.blob for change in batch if change.blob)
-            for change in batch:
-                yield change, next(contents) if change.blob else iter(())
+    def _with_contents(self, event: Event, changes: Iterator[Change]) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        """Git is asked for some contents early; a delete has none."""
+        if event is Event.DELETE:
+            yield from ((change, iter(())) for change in changes)
+            return
+        asked: deque[Change] = deque()
+
+        def blobs() -> Iterator[str]:
+            for change in changes:
+                asked.append(change)
+                yield change.blob
+
+        for content in self._blobs.contents(blobs()):
+            yield asked.popleft(), content
 
     def _tell(self, change: Change, content: Iterator[bytes]) -> None:
         bodies = self._bodies.of(change, content)
@@ -276,7 +240,7 @@ class Run:
             self._record()
 
     def _note(self, message: FileMessage, answer: Answer) -> None:
-        outcome = _Outcome(
+        outcome = Outcome(
             message.id, message.change, message.piece, message.pieces, message.sent_at, message.transfer, answer
         )
         self._outcomes.append(outcome)
@@ -300,7 +264,7 @@ class Run:
         """An endpoint that accepts other files, or that refuses after many attempts, means these files."""
         return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
 
-    def _fail(self, outcome: _Outcome) -> None:
+    def _fail(self, outcome: Outcome) -> None:
         if not self._failure:
             self._failure, self._failed_message = outcome.answer, outcome.message_id
         self._client.drop_waiting()
@@ -311,15 +275,17 @@ class Run:
         self._recorded_at = time.monotonic()
         outcomes, self._outcomes = self._outcomes, []
         with transaction.atomic() if outcomes or self._refused else nullcontext():
-            row = self._row()
-            is_current = row.generation == self._watch.generation
-            goes_on = is_current and row.restarts == self._watch.restarts
+            now = _recording.read_watch(self._watch.pk)
+            if now is None:
+                raise WatchGone
+            is_current = now.generation == self._watch.generation
+            goes_on = is_current and now.restarts == self._watch.restarts
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
-            _log(self._watch, self._snapshot, outcomes)
+            _recording.log_attempts(self._watch, self._snapshot, outcomes)
             if is_current:
                 acknowledged = [outcome.change for outcome in outcomes if outcome.acknowledges]
                 parked = self._park(doubtful_too=park_all or self._believes_refusals) if goes_on else 0
-                _acknowledge(row, acknowledged, parked)
+                _recording.acknowledge(self._watch, now, acknowledged, newly_parked=parked)
         if is_current and not goes_on:
             self._await_what_was_sent()
         if not goes_on:
@@ -335,24 +301,10 @@ class Run:
         if self._outcomes:
             self._record()
 
-    def _row(self) -> Watch:
-        """The watch as it is now. Locked, where something is to be written: no unwatch, no resync and no other run can
-        come between this look and the write."""
-        watches = Watch.objects.filter(pk=self._watch.pk).only("generation", "restarts", "files", "digest", "step")
-        row = (watches.select_for_update() if connection.in_atomic_block else watches).first()
-        if row is None:
-            raise WatchGone
-        return row
-
     def _park(self, *, doubtful_too: bool) -> int:
         parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
         self._refused = [] if doubtful_too else [outcome for outcome in self._refused if outcome.is_doubtful]
-        Parked.objects.bulk_create(
-            [_parked(self._watch, outcome) for outcome in parked],
-            update_conflicts=True,
-            unique_fields=["watch", "file"],
-            update_fields=["sha256", "reason", "parked_at", "again"],
-        )
+        _recording.park(self._watch, parked)
         return len(parked)
 
 
@@ -381,79 +333,3 @@ def _message(watch: Watch, change: Change, body: Body, *, piece: int = 0) -> Fil
         sent_at=body.at,
         transfer=body.transfer,
     )
-
-
-def _acknowledge(watch: Watch, changes: list[Change], parked: int) -> None:
-    """`watch` is the locked row. What it says of the app is written once for all of these answers."""
-    if not changes and not parked:
-        return
-    has, step = _sum_up(watch, changes), Step(**watch.step).after(changes, parked)
-    Watch.objects.filter(pk=watch.pk).update(files=has.files, digest=has.digest, step=step.as_json)
-    deleted = [change.file_id for change in changes if change.event is Event.DELETE]
-    kept = [change for change in changes if change.event is not Event.DELETE]
-    if Parked.objects.filter(watch=watch).exists():  # seldom: a list of many ids takes Django longer than the question
-        Parked.objects.filter(watch=watch, file__in=[change.file_id for change in changes]).delete()
-    if deleted:
-        Delivered.objects.filter(watch=watch, file__in=deleted).delete()
-    now = rows.now()
-    rows.insert(
-        Delivered,
-        ("watch", "file", "sha256", "delivered_at", "again"),
-        [(watch.pk, change.file_id, change.sha256, now, None) for change in kept],
-        instead_of=("watch", "file"),
-    )
-
-
-def _sum_up(watch: Watch, changes: list[Change]) -> Holdings:
-    """What the app has after these changes, from what its rows say before them.
-
-    Not from what was compared when the run began: two runs that record the same change count it once.
-    """
-    has = Holdings(watch.files, watch.digest)
-    if not changes:
-        return has
-    file_ids = sorted(change.file_id for change in changes)
-    rows_before = Delivered.objects.filter(HELD, rows_of("file", file_ids), watch=watch)
-    had = {file_id: bytes(sha256) for file_id, sha256 in rows_before.values_list("file_id", "sha256")}
-    return has.changed(
-        plus=((change.path.raw, change.sha256) for change in changes if change.event is not Event.DELETE),
-        minus=((change.path.raw, had[change.file_id]) for change in changes if change.file_id in had),
-    )
-
-
-_LOGGED = (
-    *("watch", "message_id", "event", "path", "sha256", "commit_sha"),
-    *("piece", "pieces", "sent_at", "transfer", "previous", "manual", "attempted_at"),
-    *("status", "milliseconds", "error_class", "error", "answer"),
-)
-
-
-def _log(watch: Watch, snapshot: Snapshot, outcomes: list[_Outcome]) -> None:
-    now = rows.now()
-    rows.insert(Delivery, _LOGGED, [(watch.pk, *_attempt(outcome, snapshot, now)) for outcome in outcomes])
-
-
-def _attempt(outcome: _Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
-    change, answer = outcome.change, outcome.answer
-    return (
-        *(outcome.message_id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
-        *(
-            outcome.piece,
-            outcome.pieces,
-            rows.moment(outcome.sent_at),
-            outcome.transfer,
-            change.previous if change.event is Event.UPDATE else None,
-            change.manual,
-            now,
-            answer.status,
-            answer.milliseconds,
-            answer.error_class,
-            answer.error,
-            answer.text,
-        ),
-    )
-
-
-def _parked(watch: Watch, outcome: _Outcome) -> Parked:
-    change = outcome.change
-    return Parked(watch=watch, file_id=change.file_id, sha256=change.sha256, reason=outcome.answer.error)

@@ -4,28 +4,26 @@ No thread of its own: requests move on while the caller waits in `answers`, and 
 or writes to the database. That is faster than two threads that fight for the interpreter, and simpler.
 """
 
-import asyncio
+import math
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
-from urllib.parse import urlsplit
 
-import aiohttp
 from django.conf import settings
 
 from repositories.base import outgoing
+from snapshots.delivery._posting import Poster, Reply
 from snapshots.delivery.signing import Recipient, Signer
 from snapshots.models import is_accepted
 
-_KEPT = 2048
-# An answer is read up to here, so that its connection can be used again. A longer one costs the connection.
-_READ_OFF = 1 << 16
 # The signature may be the reason; 400 may as well be about the message.
 _SIGNATURE_REFUSED = {400, 401, 403}
 _KEY_REFUSED = {401, 403}
 _NOT_NOW = {408, 425, 429}
-_HEADERS = {"User-Agent": "Docora", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +63,64 @@ class Answer:
         return self.error_class == "timeout"
 
 
+class _Clock:
+    """Stands still while nobody waits for answers: a wait for the database is no time-out of the peer."""
+
+    def __init__(self) -> None:
+        self._stopped_at = time.monotonic()
+        self._stood_still = 0.0
+
+    def time(self) -> float:
+        return time.monotonic() - self._stood_still
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._stood_still += time.monotonic() - self._stopped_at
+        try:
+            yield
+        finally:
+            self._stopped_at = time.monotonic()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Attempt(Generic[M]):
+    """One request that is under way: a message, signed with one of the app's keys."""
+
+    message: M
+    began_at: float
+    ends_at: float
+    key: int
+    other_keys: list[int]
+    """To sign it with if the signature is refused."""
+    earlier: Answer | None = None
+    """What the key before this one got."""
+
+
 class WebhookClient(Generic[M]):
-    """Posts to one app; redirects are not followed, and proxies of the environment are ignored."""
+    """Posts to one app."""
 
     def __init__(self, app: Recipient, *, timeout: float) -> None:
         self._base_url = app.base_url
         self._timeout = timeout
         self._signer = Signer(app)
         self._lanes = app.max_in_flight
-        self._loop = outgoing.PausingLoop()
+        self._clock = _Clock()
         self._waiting: deque[M] = deque()
+        # In the order in which they began, and so in which their time is over.
+        self._under_way: dict[_Attempt[M], None] = {}
         self._answered: list[tuple[M, Answer]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._wake_below = 0
         self.unanswered = 0
         self.unanswered_bytes = 0
 
     def __enter__(self) -> Self:
-        self._enough = asyncio.Event()
-        self._session = self._loop.run(self._open())
+        self._poster = Poster[_Attempt[M]](self._base_url, ca_file=settings.CA_FILE)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._waiting.clear()
-        self._loop.run(self._close())
-        self._loop.close()
+        """Requests that are under way are cut off: a run that ends early does not wait for a hanging receiver."""
+        self._poster.close()
 
     def submit(self, message: M) -> None:
         self._waiting.append(message)
@@ -108,9 +137,14 @@ class WebhookClient(Generic[M]):
 
         Works until at most so many requests are unanswered, one is not accepted, or patience is over.
         """
-        if self.unanswered > down_to:
-            self._wake_below = down_to
-            self._loop.run(self._work(patience))
+        with self._clock.running():
+            ends_at = math.inf if patience is None else self._clock.time() + patience
+            while self.unanswered > down_to:
+                self._fill_lanes()
+                self._move_on(ends_at)
+                # The run looks at a refusal before more is sent.
+                if self._clock.time() >= ends_at or (self._answered and not self._answered[-1][1].accepted):
+                    break
         answered, self._answered = self._answered, []
         return answered
 
@@ -120,101 +154,76 @@ class WebhookClient(Generic[M]):
         [(_, answer)] = self.answers()
         return answer
 
-    async def _open(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self._timeout)
-        return outgoing.open_session(
-            self._base_url, ca_file=settings.CA_FILE, limit=self._lanes, timeout=timeout, headers=_HEADERS
+    def _fill_lanes(self) -> None:
+        while self._waiting and len(self._under_way) < self._lanes:
+            first, *others = self._signer.alternatives
+            self._begin(self._waiting.popleft(), first, others)
+
+    def _begin(self, message: M, key: int, other_keys: list[int], earlier: Answer | None = None) -> None:
+        now = self._clock.time()
+        attempt = _Attempt(
+            message=message,
+            began_at=now,
+            ends_at=now + self._timeout,
+            key=key,
+            other_keys=other_keys,
+            earlier=earlier,
         )
+        url = f"{self._base_url}/{message.event}" if message.event else self._base_url
+        headers = self._signer.headers(message.id, message.body, key=key)
+        self._under_way[attempt] = None
+        self._poster.begin(attempt, url, headers, message.body)
 
-    async def _close(self) -> None:
-        """Requests that are still under way are cut off: a run that ends early does not wait for a hanging receiver."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._session.close()
+    def _move_on(self, ends_at: float) -> None:
+        """Send and receive until something is answered or the time of something is over."""
+        oldest = next(iter(self._under_way))
+        for attempt, reply in self._poster.wait(min(ends_at, oldest.ends_at) - self._clock.time()):
+            self._take(attempt, self._answer(attempt, reply))
+        now = self._clock.time()
+        for attempt in [attempt for attempt in self._under_way if attempt.ends_at <= now]:
+            self._poster.give_up(attempt)
+            error = f"timed out after {self._timeout:g} s"
+            self._take(attempt, self._answer(attempt, Reply(status=None, error=error, error_class="timeout")))
 
-    async def _work(self, patience: float | None) -> None:
-        self._enough.clear()
-        for _ in range(min(len(self._waiting), self._lanes - len(self._tasks))):
-            task = self._loop.create_task(self._lane())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        try:
-            await asyncio.wait_for(self._enough.wait(), patience)
-        except TimeoutError:
-            return
-
-    async def _lane(self) -> None:
-        while self._waiting:
-            message = self._waiting.popleft()
-            answer = await self._tell(message)
-            self._answered.append((message, answer))
-            self._discount(message)
-            if not answer.accepted:
-                self._enough.set()  # the run looks at this answer before more is sent
-                return
+    def _take(self, attempt: _Attempt[M], answer: Answer) -> None:
+        del self._under_way[attempt]
+        earlier = attempt.earlier
+        if earlier and answer.accepted:
+            self._signer.preferred = attempt.key
+        if earlier and answer.status in _KEY_REFUSED:
+            answer = earlier  # it may have been about the message
+        if answer.status in _SIGNATURE_REFUSED and attempt.other_keys:
+            key, *others = attempt.other_keys
+            self._begin(attempt.message, key, others, answer)
+        else:
+            self._answered.append((attempt.message, answer))
+            self._discount(attempt.message)
 
     def _discount(self, message: M) -> None:
         self.unanswered -= 1
         self.unanswered_bytes -= len(message.body)
-        if self.unanswered <= self._wake_below:
-            self._enough.set()
 
-    async def _tell(self, message: M) -> Answer:
-        first, *others = self._signer.alternatives
-        answer = await self._post(message, first)
-        for key in others:
-            if answer.status not in _SIGNATURE_REFUSED:
-                break
-            other = await self._post(message, key)
-            if other.accepted:
-                self._signer.preferred = key
-            if other.status not in _KEY_REFUSED:  # else the first answer may have been about the message
-                answer = other
-        return answer
-
-    async def _post(self, message: M, key: int) -> Answer:
-        started = self._loop.time()
-
-        def took() -> int:
-            return round((self._loop.time() - started) * 1000)
-
-        try:
-            headers = self._signer.headers(message.id, message.body, key=key)
-            url = f"{self._base_url}/{message.event}" if message.event else self._base_url
-            async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
-                text = await _beginning(response.content)
-                if is_accepted(response.status):
-                    return Answer(status=response.status, milliseconds=took(), text=text)
-                return Answer(
-                    status=response.status,
-                    error=_complaint(response),
-                    error_class="status",
-                    milliseconds=took(),
-                    text=text,
-                    retry_after=outgoing.seconds_of(response.headers.get("Retry-After", "")),
-                )
-        except TimeoutError:
-            error = f"timed out after {self._timeout:g} s"
-            return Answer(status=None, error=error, error_class="timeout", milliseconds=took())
-        # A strange peer may provoke any error in the library: that is a failed delivery, not a crashed run.
-        except Exception as error:
-            reason, kind = outgoing.explain(error, urlsplit(self._base_url).netloc)
-            return Answer(status=None, error=_clean(reason), error_class=kind, milliseconds=took())
+    def _answer(self, attempt: _Attempt[M], reply: Reply) -> Answer:
+        milliseconds = round((self._clock.time() - attempt.began_at) * 1000)
+        if reply.status is None:
+            error, kind = _clean(reply.error), reply.error_class
+            return Answer(status=None, error=error, error_class=kind, milliseconds=milliseconds)
+        text = reply.body.decode(errors="replace").replace("\0", "")  # which PostgreSQL cannot keep
+        if is_accepted(reply.status):
+            return Answer(status=reply.status, milliseconds=milliseconds, text=text)
+        return Answer(
+            status=reply.status,
+            error=_complaint(reply),
+            error_class="status",
+            milliseconds=milliseconds,
+            text=text,
+            retry_after=outgoing.seconds_of(reply.retry_after),
+        )
 
 
-async def _beginning(content: aiohttp.StreamReader) -> str:
-    """The first 2 KB as text, never unpacked; a NUL is dropped because PostgreSQL cannot keep it."""
-    kept, read = b"", 0
-    while read < _READ_OFF and (piece := await content.read(_READ_OFF - read)):
-        read += len(piece)
-        kept += piece[: _KEPT - len(kept)]
-    return kept.decode(errors="replace").replace("\0", "")
-
-
-def _complaint(response: aiohttp.ClientResponse) -> str:
-    hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
-    return _clean(f"{response.status} {response.reason}{hint}")
+def _complaint(reply: Reply) -> str:
+    hint = "; redirects are not followed" if reply.status and 300 <= reply.status < 400 else ""
+    return _clean(f"{reply.status} {reply.reason}{hint}")
 
 
 def _clean(text: str) -> str:

@@ -17,9 +17,10 @@ from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.metrics import collector, database_readings
 from docora.metrics.patience import PatientReader
-from repositories.base import connections, counters, disks, outgoing, pulse, queue
+from repositories.base import connections, counters, disks, pulse, queue
 from repositories.models import App, Repository, Watch
 from snapshots import look
+from snapshots.delivery import _posting
 from snapshots.models import Delivered, Delivery, Parked
 from snapshots.schedule import tick
 from tests.support.large_repository import grow
@@ -140,7 +141,8 @@ def test_failures_and_refusals_have_outcomes_of_their_own(
 
 
 def test_every_way_in_which_a_webhook_fails_is_an_outcome() -> None:
-    kinds = {kind for _, _, kind in outgoing._MEANINGS} | {"timeout", "status", "forbidden-address"}
+    kinds = {kind for _, kind in _posting._MEANINGS.values()}
+    kinds |= {"timeout", "status", "forbidden-address", "proxy", "protocol"}
     assert kinds <= set(counters.DELIVERIES.labels["outcome"])
 
 

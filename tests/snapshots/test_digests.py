@@ -104,14 +104,16 @@ class TestOfAWatch:
         self, watch: Watch, remote: HostedRepository, look: Look
     ) -> None:
         from snapshots.changes import changes_for
-        from snapshots.delivery import run
+        from snapshots.delivery import _recording
 
         Watch.objects.update(synced_sequence=0)
         Delivered.objects.all().delete()
         Watch.objects.update(files=0, digest="0" * 64)
         changes = list(changes_for(Watch.objects.get(), 1))
         for _ in range(2):
-            run._acknowledge(Watch.objects.get(), changes, 0)
+            now = _recording.read_watch(watch.pk)
+            assert now
+            _recording.acknowledge(watch, now, changes, newly_parked=0)
         assert holdings.recorded(Watch.objects.get()) == of_contents(remote.files())
 
     def test_is_recomputed_by_reconcile_which_names_a_difference(

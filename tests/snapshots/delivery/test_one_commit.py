@@ -9,9 +9,9 @@ from django.db import connection
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import access, watches
+from repositories.git import blobs
 from repositories.models import App, Repository, Watch
 from snapshots import changes, manifest
-from snapshots.delivery import run as runs
 from snapshots.look import take_snapshot
 from tests.support.beside import beside
 from tests.support.worker import Work
@@ -61,7 +61,7 @@ def test_a_newer_snapshot_does_not_change_what_a_run_tells(
 ) -> None:
     App.objects.update(max_in_flight=1)
     monkeypatch.setattr(changes, "_BATCH", 1)
-    monkeypatch.setattr(runs, "_BATCH", 1)
+    monkeypatch.setattr(blobs, "_AHEAD", 1)
     watch = watches.watch(alice_app, steps.url)
     if in_sync:
         work()

@@ -19,8 +19,7 @@ from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
-from snapshots.delivery import redelivery
-from snapshots.delivery import run as runs
+from snapshots.delivery import _recording, redelivery
 from snapshots.models import Delivered, Delivery, Parked
 from tests.support.beside import beside
 from tests.support.worker import Work
@@ -370,10 +369,10 @@ def test_telling_again_and_a_run_never_wait_for_each_other(
     tell_again: Callable[[Watch], None],
 ) -> None:
     """Both lock the watch before what hangs on it. The request comes when the run has the one, not yet the other."""
-    write_log = runs._log
+    write_log = _recording.log_attempts
 
     def write_log_and_wait(*args: Any) -> None:
-        monkeypatch.setattr(runs, "_log", write_log)
+        monkeypatch.setattr(_recording, "log_attempts", write_log)
         thread.start()
         time.sleep(0.3)
         write_log(*args)
@@ -389,7 +388,7 @@ def test_telling_again_and_a_run_never_wait_for_each_other(
             connections.close_all()
 
     thread = threading.Thread(target=ask)
-    monkeypatch.setattr(runs, "_log", write_log_and_wait)
+    monkeypatch.setattr(_recording, "log_attempts", write_log_and_wait)
     remote.commit({"README.md": "changed"})
     snapshot(watch.repository, work)
     thread.join()
