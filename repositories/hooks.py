@@ -13,10 +13,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from repositories import github_app
-from repositories.base import crypto, queue
+from repositories.base import burst, crypto, queue
 from repositories.errors import InvalidUrl, NoHook
 from repositories.git.urls import RemoteUrl
-from repositories.models import Hook, Repository, Watch
+from repositories.models import Hook, Watch
 
 # The secret before the newest one counts for so long: time to change it at the git host.
 OVERLAP = timedelta(days=1)
@@ -31,6 +31,7 @@ LEFT JOIN repositories_watch watch ON watch.id = hook.watch_id
 LEFT JOIN repositories_repository repository ON repository.id = watch.repository_id
 WHERE hook.public_id = %s
 """
+_OF_HOST = "SELECT id, ref, branch, sequence FROM repositories_repository WHERE clone_key IN (%s, %s)"
 _LOG = "docora:hook:{}"
 _LOG_KEPT = 90 * 24 * 3600
 _LONGEST_EVENT = 60
@@ -132,12 +133,10 @@ def find(public_id: str) -> OpenHook | None:
     if not _PUBLIC_ID.fullmatch(public_id):
         return None
     now = connection.ops.adapt_datetimefield_value(timezone.now())
-    with connection.cursor() as cursor:
-        cursor.execute(_FIND, [now, public_id])
-        row = cursor.fetchone()
-    if row is None:
+    rows = burst.ask(_FIND, [now, public_id])
+    if not rows:
         return None
-    host, *stored, pk, ref, branch, sequence = row
+    host, *stored, pk, ref, branch, sequence = rows[0]
     return OpenHook(
         public_id=public_id,
         host=host,
@@ -170,8 +169,7 @@ def _of_host(host: str, path: str) -> list[Watched]:
             keys.append(RemoteUrl.parse(f"{scheme}://{host}/{path}").clone_key)
         except InvalidUrl:
             continue
-    rows = Repository.objects.filter(clone_key__in=keys).values_list("pk", "ref", "branch", "sequence")
-    return [Watched(*row) for row in rows]
+    return [Watched(*row) for row in burst.ask(_OF_HOST, [keys[0], keys[-1]])] if keys else []
 
 
 def _may_have_changed(repository: Watched, push: Push) -> bool:

@@ -1,4 +1,7 @@
-"""The web server: gunicorn, on a socket that the supervisor has opened."""
+"""The web server: gunicorn, on a socket that the supervisor has opened.
+
+Where gunicorn is started by hand, `-c python:docora.processes.web` gives it `pre_request` and `post_worker_init`.
+"""
 
 import gc
 import signal
@@ -10,6 +13,7 @@ from django.utils.module_loading import import_string
 from gunicorn.app.base import BaseApplication
 
 from docora.processes.access_log import GunicornLog
+from repositories.base import burst
 
 
 def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> None:
@@ -25,7 +29,8 @@ def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> 
         control_socket_disable=True,
         accesslog="-",
         logger_class=GunicornLog,
-        post_worker_init=_prepare,
+        pre_request=pre_request,
+        post_worker_init=post_worker_init,
     ).run()
 
 
@@ -42,10 +47,18 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
         return import_string(settings.WSGI_APPLICATION)
 
 
-def _prepare(worker: Any) -> None:
+def pre_request(_worker: Any, request: Any) -> None:
+    """Close the connection after a hook: a git host sends one on each. The end of one that is kept open is noticed like
+    one more request, and costs as much."""
+    if request.path.startswith("/hooks/"):
+        request.force_close()
+
+
+def post_worker_init(worker: Any) -> None:
     # What is loaded by now stays: looking through all of it for garbage would halt every request for 0.1 s and more.
     gc.collect()
     gc.freeze()
+    burst.prepare(threads=worker.cfg.threads)
     _end_long_polls_at_stop(worker)
 
 

@@ -4,14 +4,17 @@ import json
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 from django.db import connection as database
+from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
+from docora.api.hooks.receive import receive
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import hooks, watches
+from repositories import hooks, messages, watches
 from repositories.models import App, Hook, Repository, Watch
 from tests.support.api import Api
 from tests.support.git_hooks import ZERO, Sender, Sent, github, gitlab, sign
@@ -67,6 +70,32 @@ def test_a_watched_branch_and_a_watched_tag_are_looked_at(
 def test_hooks_that_come_together_are_one_look(made: MadeHook) -> None:
     for _ in range(20):
         assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+    assert waiting() == [f"hint-{made.watch.repository_id}"]
+
+
+def test_the_look_is_asked_for_once_the_host_has_its_answer(made: MadeHook) -> None:
+    sent = github(made.secret, "acme/handbook")
+    request = RequestFactory().generic(
+        "POST", made.url, sent.body, content_type=sent.headers["Content-Type"], headers=dict(sent.headers)
+    )
+    answer = receive(request, made.hook.public_id)
+    assert (answer.status_code, waiting()) == (202, [])
+    answer.close()
+    assert waiting() == [f"hint-{made.watch.repository_id}"]
+
+
+def test_a_look_that_could_not_be_asked_for_is_asked_for_by_the_next_hook(
+    made: MadeHook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_repository_id: int) -> None:
+        raise redis.ConnectionError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "look_now", fail)
+        assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+    assert "left to the next hook or planned look: gone" in caplog.text
+    assert waiting() == []
+    assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
     assert waiting() == [f"hint-{made.watch.repository_id}"]
 
 

@@ -27,10 +27,13 @@ class Web:
     """One gunicorn process with sixteen threads, as an operator starts it by hand."""
 
     def __init__(self, service: Service) -> None:
-        self._port, self._environment = service.port, service.environment
+        self.port, self._environment = service.port, service.environment
 
     def start(self) -> "subprocess.Popen[bytes]":
-        words = f"-m gunicorn docora.wsgi --no-control-socket --threads 16 --bind 127.0.0.1:{self._port}"
+        words = (
+            "-m gunicorn docora.wsgi -c python:docora.processes.web --no-control-socket --threads 16"
+            f" --bind 127.0.0.1:{self.port}"
+        )
         process = subprocess.Popen([sys.executable, *words.split()], cwd=ROOT, env=self._environment)
         wait_until(self._answers, "the web server starts")
         return process
@@ -42,7 +45,7 @@ class Web:
             return False
 
     def call(self, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
@@ -150,3 +153,15 @@ def test_one_app_has_one_ping_under_way(stage: Stage) -> None:
         assert stage.web.call("GET", "/health")[0] == 200
     pings.join()
     assert pings.codes == {"too-many-at-once": 39, "200": 1}
+
+
+def test_the_connection_of_a_hook_is_closed_and_that_of_another_request_is_not(stage: Stage) -> None:
+    kept = {}
+    for method, path in (("POST", "/hooks/hook_unknown"), ("GET", "/health")):
+        connection = http.client.HTTPConnection("127.0.0.1", stage.web.port, timeout=60)
+        connection.request(method, path)
+        answer = connection.getresponse()
+        answer.read()
+        kept[path] = not answer.will_close
+        connection.close()
+    assert kept == {"/hooks/hook_unknown": False, "/health": True}

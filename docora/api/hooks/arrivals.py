@@ -3,7 +3,7 @@ counted and written down, and its hints are given. A host may send hundreds in a
 sides more than what it asks for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from docora.limits import rate
 from repositories import hints, hooks
@@ -34,8 +34,11 @@ def take_in(
     proven: bool = True,
     error: str = "",
     hint_at: Sequence[Watched] = (),
-) -> None:
-    """Raises RateLimited, and redis.RedisError, quickly, if Redis does not answer."""
+) -> Callable[[], None]:
+    """Returns what is left to be done after the answer.
+
+    Raises RateLimited, and redis.RedisError, quickly, if Redis does not answer.
+    """
     buckets = rate.buckets_of_hook(address, hook.public_id)
     hint_keys, hint_words = hints.script_arguments(hint_at, by_hook=True)
     keys = [*buckets, hooks.log_key(hook.public_id), *hint_keys]
@@ -44,4 +47,4 @@ def take_in(
     wait, *found = queue.impatient_connection().eval(_TAKE_IN, len(keys), *keys, *words)
     if float(wait):
         raise RateLimited(float(wait))
-    hints.request_looks(hint_at, found)
+    return lambda: hints.request_looks(hint_at, found)

@@ -10,7 +10,7 @@ asked for together with all else that Redis does for a hook (`arrivals`). Nothin
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 
@@ -94,11 +94,28 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
         else:
             repositories = hooks.concerned(hook, _push(hook, event, body, content_type))
             is_for_us = bool(repositories)
-            take_in(outcome="accepted" if is_for_us else "ignored", hint_at=repositories)
+            ask_for_looks = take_in(outcome="accepted" if is_for_us else "ignored", hint_at=repositories)
+            if is_for_us:
+                return _Accepted(ask_for_looks)
     except events.Malformed as error:
         take_in(outcome="refused", error=str(error))
         return problem(HTTPStatus.BAD_REQUEST, str(error), "malformed")
     return HttpResponse(status=HTTPStatus.ACCEPTED if is_for_us else HTTPStatus.NO_CONTENT)
+
+
+class _Accepted(HttpResponse):
+    """The hints are written down. The looks are asked for when the git host has this answer."""
+
+    def __init__(self, ask_for_looks: Callable[[], None]) -> None:
+        super().__init__(status=HTTPStatus.ACCEPTED)
+        self._ask_for_looks = ask_for_looks
+
+    def close(self) -> None:
+        super().close()
+        try:
+            self._ask_for_looks()
+        except redis.RedisError as error:
+            log.warning("The look that a hook has hinted at is left to the next hook or planned look: %s", error)
 
 
 def _recheck(owner: str) -> None:
