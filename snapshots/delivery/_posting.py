@@ -82,6 +82,7 @@ class Poster(Generic[T]):
         lane = self._under_way.pop(tag)
         del self._tags[lane.handle]
         self._multi.remove_handle(lane.handle)
+        lane.forget_body()
         self._idle.append(lane)
 
     def wait(self, seconds: float) -> list[tuple[T, Reply]]:
@@ -176,6 +177,10 @@ class _Lane:
         self.handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
         self.handle.setopt(pycurl.POSTFIELDS, body)
 
+    def forget_body(self) -> None:
+        """It may be large, and the next one may be long in coming."""
+        self.handle.setopt(pycurl.POSTFIELDS, b"")
+
     def _take_head(self, line: bytes) -> int | None:
         if line.startswith(b"HTTP/"):
             self._head.clear()  # what came before was informational
@@ -262,7 +267,6 @@ def _options(through: Proxy | None, ca_file: Path | None) -> dict[int, Any]:
         pycurl.NOSIGNAL: 1,
         pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
         pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
-        pycurl.PATH_AS_IS: 1,
         pycurl.PROXY: through.url if through else "",  # an empty one: not that of the environment either
     }
     if through and through.user:

@@ -109,6 +109,8 @@ class WebhookClient(Generic[M]):
         # In the order in which they began, and so in which their time is over.
         self._under_way: dict[_Attempt[M], None] = {}
         self._answered: list[tuple[M, Answer]] = []
+        # The run looks at an answer that does not accept before more is sent.
+        self._has_refusal = False
         self.unanswered = 0
         self.unanswered_bytes = 0
 
@@ -142,10 +144,10 @@ class WebhookClient(Generic[M]):
             while self.unanswered > down_to:
                 self._fill_lanes()
                 self._move_on(ends_at)
-                # The run looks at a refusal before more is sent.
-                if self._clock.time() >= ends_at or (self._answered and not self._answered[-1][1].accepted):
+                if self._clock.time() >= ends_at or self._has_refusal:
                     break
         answered, self._answered = self._answered, []
+        self._has_refusal = False
         return answered
 
     def post(self, message: M) -> Answer:
@@ -172,11 +174,17 @@ class WebhookClient(Generic[M]):
         url = f"{self._base_url}/{message.event}" if message.event else self._base_url
         headers = self._signer.headers(message.id, message.body, key=key)
         self._under_way[attempt] = None
-        self._poster.begin(attempt, url, headers, message.body)
+        try:
+            self._poster.begin(attempt, url, headers, message.body)
+        except ValueError as error:
+            reason = f"{self._base_url} is no URL that can be dialled: {error}"
+            self._take(attempt, self._answer(attempt, Reply(status=None, error=reason, error_class="protocol")))
 
     def _move_on(self, ends_at: float) -> None:
         """Send and receive until something is answered or the time of something is over."""
-        oldest = next(iter(self._under_way))
+        oldest = next(iter(self._under_way), None)
+        if oldest is None:
+            return
         for attempt, reply in self._poster.wait(min(ends_at, oldest.ends_at) - self._clock.time()):
             self._take(attempt, self._answer(attempt, reply))
         now = self._clock.time()
@@ -197,6 +205,7 @@ class WebhookClient(Generic[M]):
             self._begin(attempt.message, key, others, answer)
         else:
             self._answered.append((attempt.message, answer))
+            self._has_refusal |= not answer.accepted
             self._discount(attempt.message)
 
     def _discount(self, message: M) -> None:

@@ -5,10 +5,12 @@ import ipaddress
 import re
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pycurl
@@ -232,6 +234,17 @@ class TestAnswers:
             answer = post(url.replace("http:", "https:"))
         assert answer.error_class in {"tls", "connection"}
 
+    def test_a_url_that_cannot_be_dialled_is_a_failed_delivery(self) -> None:
+        answer = post("http://127.0.0.1:99999")
+        assert (answer.status, answer.error_class) == (None, "protocol")
+        assert "http://127.0.0.1:99999" in answer.error
+
+    @pytest.mark.parametrize("url", ["file:///etc", "ftp://127.0.0.1:9", "gopher://127.0.0.1:9"])
+    def test_nothing_but_http_is_spoken(self, url: str) -> None:
+        answer = post(url)
+        assert (answer.status, answer.error_class) == (None, "protocol")
+        assert re.search("protocol", answer.error, re.IGNORECASE)
+
     def test_informational_answers_are_skipped(self) -> None:
         said = (
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"
@@ -352,6 +365,54 @@ class TestMany:
             statuses = [client.post(message()).status for _ in range(4)]
         assert statuses == [500, 200, 404, 200]
         assert opened == [1]
+
+    def test_nothing_more_is_sent_before_a_refusal_is_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if another message was accepted at the same moment."""
+        seen: list[bytes] = []
+
+        def answer(connection: socket.socket) -> None:
+            while request := connection.recv(1 << 16):
+                seen.append(re.findall(rb"webhook-id: (\w+)", request)[0])
+                connection.sendall(
+                    b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % (b"422 No" if b"msg_0" in request else b"200 OK")
+                )
+
+        with server(answer) as url, WebhookClient[Message](app_at(url, lanes=2), timeout=5) as client:
+            wait = client._poster.wait
+
+            def both_at_once(_seconds: float) -> list[Any]:
+                found: list[Any] = []
+                while len(found) < 2:
+                    found += wait(1)
+                return sorted(found, key=lambda each: each[1].status, reverse=True)
+
+            monkeypatch.setattr(client._poster, "wait", both_at_once)
+            for number in range(4):
+                client.submit(message(number=number))
+            statuses = [answer.status for _, answer in client.answers()]
+        assert statuses == [422, 200]
+        assert sorted(seen) == [b"msg_0", b"msg_1"]
+
+    def test_a_body_is_not_kept_once_it_is_answered(self) -> None:
+        body = bytes(100_000)
+        with (
+            server(saying(b"HTTP/1.1 204 No Content\r\n\r\n")) as url,
+            WebhookClient[Message](app_at(url), timeout=5) as client,
+        ):
+            before = sys.getrefcount(body)
+            assert client.post(message(body)).accepted
+            assert sys.getrefcount(body) == before
+
+    def test_closed_connections_leave_no_open_files(self) -> None:
+        files = len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
+        with (
+            server(saying(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")) as url,
+            WebhookClient[Message](app_at(url), timeout=5) as client,
+        ):
+            for _ in range(30):
+                assert client.post(message()).accepted
+        if files:
+            assert len(list(Path("/proc/self/fd").iterdir())) <= files + 5
 
     def test_what_was_dropped_is_not_sent(self, receiver: Receiver) -> None:
         with WebhookClient[Message](app_at(receiver.url), timeout=5) as client:
