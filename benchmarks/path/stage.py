@@ -6,7 +6,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -78,6 +78,10 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def unobserved(self) -> AbstractContextManager[None]:
+        """Nothing looks at the memory of the processes meanwhile."""
+        return self._memory.paused()
 
     @property
     def peak(self) -> Peak:

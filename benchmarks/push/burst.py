@@ -49,7 +49,8 @@ def _measure(bench: Bench, repositories: int, hooks: int) -> _Burst:
         doors = [Hook.of(stage, watch) for watch in watches]
         commits = [_prepared(watch.remote, hooks // repositories) for watch in watches]
         since = time.monotonic()
-        took = _send_all(doors, commits, hooks)
+        with stage.unobserved():
+            took = _send_all(doors, commits, hooks)
         for watch, prepared in zip(watches, commits, strict=True):
             stage.told(watch, prepared[-1], paths=1, seconds=bench.patience)
         time.sleep(_SETTLED)

@@ -4,6 +4,9 @@ sides more than what it asks for.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
+
+from redis.commands.core import Script
 
 from docora.limits import rate
 from repositories import hints, hooks
@@ -25,6 +28,12 @@ return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
 """
 
 
+@cache
+def _take_in() -> Script:
+    """Sent once; then Redis knows it by its hash."""
+    return queue.impatient_connection().register_script(_TAKE_IN)
+
+
 def take_in(
     hook: OpenHook,
     address: str,
@@ -44,7 +53,7 @@ def take_in(
     keys = [*buckets, hooks.log_key(hook.public_id), *hint_keys]
     written_down = (hint_words[0], event.encode(errors="replace"), outcome, error)
     words: list[str | bytes | int] = [*buckets.values(), int(proven), *written_down, *hint_words]
-    wait, *found = queue.impatient_connection().eval(_TAKE_IN, len(keys), *keys, *words)
+    wait, *found = _take_in()(keys, words, client=queue.impatient_connection())
     if float(wait):
         raise RateLimited(float(wait))
     return lambda: hints.request_looks(hint_at, found)
