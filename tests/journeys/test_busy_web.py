@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,3 +167,24 @@ def test_the_connection_of_a_hook_is_closed_and_that_of_another_request_is_not(s
         kept[path] = not answer.will_close
         connection.close()
     assert kept == {"/hooks/hook_unknown": False, "/health": True}
+
+
+def test_health_answers_beside_clients_that_do_not_close_their_connections(stage: Stage) -> None:
+    closed_by_us = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    with ExitStack() as clients:
+        for request in (closed_by_us, b"neither a method nor a path\r\n\r\n") * 10:
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", stage.web.port)))
+            client.sendall(request)
+        # If each were waited for where new connections are accepted, that would take 40 s.
+        probe = http.client.HTTPConnection("127.0.0.1", stage.web.port, timeout=15)
+        probe.request("GET", "/health")
+        assert probe.getresponse().status == 200
+        probe.close()
+
+
+def test_a_client_sees_the_answer_to_a_body_that_nobody_reads(stage: Stage) -> None:
+    with socket.create_connection(("127.0.0.1", stage.web.port), timeout=60) as client:
+        length = 26 << 20
+        client.sendall(f"POST /hooks/any HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n".encode())
+        client.sendall(b"." * length)
+        assert client.recv(12) == b"HTTP/1.1 413"
