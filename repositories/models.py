@@ -280,6 +280,9 @@ class Watch(models.Model):
     access_proven_at = models.DateTimeField(null=True, editable=False)
     access_denied_at = models.DateTimeField(null=True, editable=False)
     synced_sequence = models.PositiveBigIntegerField(default=0, editable=False)
+    begun_sequence = models.PositiveBigIntegerField(
+        default=0, db_default=0, editable=False, help_text="The last snapshot of which the app was told anything."
+    )
     synced_commit = models.CharField(max_length=64, blank=True, editable=False)
     synced_at = models.DateTimeField(null=True, editable=False)
     files = models.PositiveIntegerField(default=0, editable=False, help_text="How many files the app has now.")

@@ -72,10 +72,10 @@ def begin(watches: QuerySet[Watch]) -> None:
     watches.filter(status=WatchStatus.PENDING).update(status=WatchStatus.SCANNING)
 
 
-def begin_delivery(watch: Watch) -> None:
-    """Also from `failed` and `synced`: something new is being delivered."""
-    if watch.status != WatchStatus.SCANNING:
-        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING)
+def begin_delivery(watch: Watch, *, sequence: int) -> None:
+    """Also from `failed` and `synced`: a snapshot is being delivered. From now on the app may have any of it."""
+    if watch.status != WatchStatus.SCANNING or watch.begun_sequence != sequence:
+        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING, begun_sequence=sequence)
 
 
 def put_back(watches: QuerySet[Watch]) -> int:

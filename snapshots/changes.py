@@ -19,7 +19,7 @@ from snapshots.models import Delivered, File, FileVersion, Parked
 from snapshots.paths import GitPath
 
 # Files that are compared with one query per table. No cursor stays open while acknowledgements are written.
-_BATCH = 500
+BATCH = 500
 
 
 class Event(StrEnum):
@@ -52,7 +52,7 @@ def changes_for(watch: Watch, sequence: int) -> Iterator[Change]:
     """Everything that brings the app from what it has to snapshot `sequence`: deletes, creates, updates."""
     later: dict[Event, array[int]] = {Event.CREATE: array("q"), Event.UPDATE: array("q")}
     candidates = _candidates(watch, sequence)
-    if len(candidates) <= _BATCH:  # few enough to be kept: they are compared once
+    if len(candidates) <= BATCH:  # few enough to be kept: they are compared once
         yield from sorted(_compare(watch, sequence, candidates), key=_place)
         return
     if watch.synced_sequence or Delivered.objects.filter(watch=watch).exists():
@@ -73,13 +73,11 @@ def count_changes(watch: Watch, sequence: int) -> int:
 
 def _candidates(watch: Watch, sequence: int) -> "array[int]":
     """The ids of all files that may have to be told, in order. Eight bytes for each: they are read at once."""
-    since = watch.synced_sequence
     versions = FileVersion.objects.filter(repository=watch.repository_id).values_list("file_id")
     delivered = Delivered.objects.filter(watch=watch).values_list("file_id")
     parked = Parked.objects.filter(watch=watch).values_list("file_id")
-    if since:
-        began = versions.filter(since__gt=since, since__lte=sequence)
-        ended = versions.filter(until__gt=since, until__lte=sequence)
+    if since := watch.synced_sequence:
+        began, ended = changed_between(watch, since, sequence)
         rows = began.union(ended, delivered.filter(again__isnull=False), parked.filter(again=True))
     else:
         current = versions.filter(until=None, since__lte=sequence)
@@ -88,17 +86,24 @@ def _candidates(watch: Watch, sequence: int) -> "array[int]":
     return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
 
 
+def changed_between(watch: Watch, since: int, sequence: int) -> tuple[QuerySet[Any, Any], QuerySet[Any, Any]]:
+    """The ids of files with a version that began, and of those with one that ended, after `since` up to `sequence`."""
+    versions = FileVersion.objects.filter(repository=watch.repository_id).values_list("file_id")
+    began = versions.filter(since__gt=since, since__lte=sequence)
+    return began, versions.filter(until__gt=since, until__lte=sequence)
+
+
 def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Change]:
     """The changes among these files, of any event."""
-    for start in range(0, len(file_ids), _BATCH):
-        batch = file_ids[start : start + _BATCH]
-        delivered = _told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
-        parked = _told(Parked.objects.filter(rows_of("file", batch), watch=watch))
-        present = _versions(watch, sequence, batch)
+    for start in range(0, len(file_ids), BATCH):
+        batch = file_ids[start : start + BATCH]
+        delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
+        parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+        present = versions_at(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present and pk in delivered]):
             del present[file_id]
         gone = {file_id: delivered[file_id] for file_id in batch if file_id in delivered and file_id not in present}
-        yield from _deletes(gone, parked, sequence)
+        yield from _deletes(watch, gone, parked, sequence)
         kept = {file_id: present[file_id] for file_id in batch if file_id in present}
         yield from _contents(watch, kept, delivered, parked)
 
@@ -114,11 +119,11 @@ def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
         refused = refused.filter(Exists(began) | Exists(ended))
     file_ids = array("q", refused.order_by("file_id").values_list("file_id", flat=True).iterator(chunk_size=2000))
     over = []
-    for start in range(0, len(file_ids), _BATCH):
-        batch = file_ids[start : start + _BATCH]
-        delivered = _told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
-        parked = _told(Parked.objects.filter(rows_of("file", batch), watch=watch))
-        present = _versions(watch, sequence, batch)
+    for start in range(0, len(file_ids), BATCH):
+        batch = file_ids[start : start + BATCH]
+        delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
+        parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+        present = versions_at(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present]):
             del present[file_id]
         over += [pk for pk in batch if not _matters(parked.get(pk), delivered.get(pk), present.get(pk))]
@@ -132,7 +137,7 @@ class _Told(NamedTuple):
     again: str | bool | None
 
 
-class _Version(NamedTuple):
+class Version(NamedTuple):
     file_id: int
     sha256: bytes
     since: int
@@ -149,12 +154,12 @@ def rows_of(column: str, file_ids: Sequence[int]) -> Q:
     return Q((f"{column}__in", file_ids))
 
 
-def _told(rows: QuerySet[Any]) -> dict[int, _Told]:
+def read_told(rows: QuerySet[Any]) -> dict[int, _Told]:
     columns = rows.values_list("file_id", "sha256", "again")
     return {file_id: _Told(bytes(sha256), again) for file_id, sha256, again in columns}
 
 
-def _versions(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, _Version]:
+def versions_at(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, Version]:
     """What these files are in the snapshot. Older versions are not read, however many there are.
 
     The current versions first: one that a newer snapshot ends in between is then found among the ended ones. Each of
@@ -163,9 +168,9 @@ def _versions(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, _V
     columns = ("file_id", "sha256", "since", "blob", "size")
     versions = FileVersion.objects.filter(rows_of("file", batch), repository=watch.repository_id, since__lte=sequence)
     current, ended_later = versions.filter(until=None), versions.filter(until__gt=sequence)
-    found = {version.file_id: version for version in map(_Version._make, current.values_list(*columns))}
+    found = {version.file_id: version for version in map(Version._make, current.values_list(*columns))}
     if any(file_id not in found for file_id in batch):  # a file has one version in a snapshot
-        found |= {version.file_id: version for version in map(_Version._make, ended_later.values_list(*columns))}
+        found |= {version.file_id: version for version in map(Version._make, ended_later.values_list(*columns))}
     return found
 
 
@@ -178,8 +183,8 @@ def _not_chosen_any_more(watch: Watch, file_ids: list[int]) -> list[int]:
     return [file_id for file_id, path in paths_of(file_ids) if not selection.takes_path(path.text)]
 
 
-def _deletes(gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) -> Iterator[Change]:
-    ids = [file_id for file_id, had in gone.items() if not _is_refused(parked.get(file_id), had.sha256)]
+def _deletes(watch: Watch, gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) -> Iterator[Change]:
+    ids = [file_id for file_id, had in gone.items() if not is_refused(parked.get(file_id), had.sha256)]
     if not ids:
         return
     ended = FileVersion.objects.filter(file=OuterRef("pk"), until__lte=sequence).order_by("-until").values("until")
@@ -192,18 +197,18 @@ def _deletes(gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) ->
             path=path,
             sha256=gone[file_id].sha256,
             since=ends[file_id] or sequence,
-            manual=bool(gone[file_id].again),
+            manual=watch.asked_again and bool(gone[file_id].again),
         )
 
 
 def _contents(
-    watch: Watch, kept: dict[int, _Version], delivered: dict[int, _Told], parked: dict[int, _Told]
+    watch: Watch, kept: dict[int, Version], delivered: dict[int, _Told], parked: dict[int, _Told]
 ) -> Iterator[Change]:
     events = {file_id: _event_of(version, delivered.get(file_id)) for file_id, version in kept.items()}
     ids = [
         file_id
         for file_id, event in events.items()
-        if event and not _is_refused(parked.get(file_id), kept[file_id].sha256)
+        if event and not is_refused(parked.get(file_id), kept[file_id].sha256)
     ]
     selection = watch.selection
     for file_id, path in paths_of(ids):
@@ -219,11 +224,11 @@ def _contents(
                 blob=version.blob,
                 size=version.size,
                 previous=had.sha256 if had else b"",
-                manual=bool((had and had.again) or (refused and refused.again)),
+                manual=watch.asked_again and bool((had and had.again) or (refused and refused.again)),
             )
 
 
-def _event_of(version: _Version, had: _Told | None) -> Event | None:
+def _event_of(version: Version, had: _Told | None) -> Event | None:
     if not version.sha256:
         return None  # too large to be told; the app keeps what it has
     if had is None or had.again in (Event.CREATE, Event.DELETE):
@@ -233,12 +238,12 @@ def _event_of(version: _Version, had: _Told | None) -> Event | None:
     return None
 
 
-def _is_refused(refused: _Told | None, sha256: bytes) -> bool:
+def is_refused(refused: _Told | None, sha256: bytes) -> bool:
     """The endpoint refused this very content, and nobody asked for another attempt."""
     return refused is not None and not refused.again and refused.sha256 == sha256
 
 
-def _matters(refused: _Told | None, had: _Told | None, version: _Version | None) -> bool:
+def _matters(refused: _Told | None, had: _Told | None, version: Version | None) -> bool:
     """A refused content while it is the file's, unless the app has it and nobody asked for it again; a refused delete
     while the file is gone."""
     if refused is None:

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import watch_state
 from repositories.models import Repository
-from snapshots import retention
+from snapshots import retention, unsure
 from snapshots.models import Delivered, File, FileVersion, Parked, Snapshot
 
 _BATCH = 500
@@ -33,12 +33,22 @@ def count_old(repository: Repository) -> int:
 def prune(repository: Repository) -> None:
     """Forget what is older than the history. The current files are never touched, nor what an app has."""
     oldest = oldest_kept(repository)
-    # First: a delivery under way that counts on the versions to be deleted must not be taken for complete.
+    _mark_what_apps_may_have(repository, oldest)
+    # Before the versions: a delivery under way that counts on those to be deleted must not be taken for complete.
     watch_state.compare_anew(repository.watches.filter(synced_sequence__gt=0, synced_sequence__lt=oldest))
     ended = FileVersion.objects.filter(repository=repository, until__lte=oldest)
     retention.delete(ended)
     _forget_files(repository)
     retention.delete(_snapshots_before(repository, oldest))
+
+
+def _mark_what_apps_may_have(repository: Repository, oldest: int) -> None:
+    """While it is known what the snapshots had that were not told to their end. The others are as acknowledged."""
+    begun = repository.watches.filter(begun_sequence__gt=0, begun_sequence__lt=oldest)
+    for watch in begun.filter(synced_sequence__lt=F("begun_sequence")):
+        unsure.mark(watch, oldest)
+        begun.filter(pk=watch.pk).update(begun_sequence=oldest)
+    begun.update(begun_sequence=0)
 
 
 def _forget_files(repository: Repository) -> None:

@@ -51,6 +51,7 @@ def _renumber_newest(repository: Repository, number: int) -> None:
     rows.filter(until=repository.sequence).update(until=number)
     rows.filter(since=repository.sequence).update(since=number)
     Snapshot.objects.filter(repository=repository, sequence=repository.sequence).update(sequence=number)
+    repository.watches.filter(begun_sequence=repository.sequence).update(begun_sequence=number)
     Repository.objects.filter(pk=repository.pk).update(sequence=number)
 
 

@@ -20,7 +20,7 @@ from repositories.base import queue
 from repositories.errors import EndpointDisabled
 from repositories.models import OptionalEvent, Watch
 from repositories.selection import EVERYTHING
-from snapshots import manifest
+from snapshots import manifest, unsure
 from snapshots.changes import Event, count_changes
 from snapshots.delivery import completion, notices
 from snapshots.delivery.tell import request_delivery
@@ -28,7 +28,6 @@ from snapshots.models import HELD, Delivered, Delivery, File, FileVersion, Parke
 from snapshots.packed import batches
 from snapshots.paths import GitPath
 
-_BATCH = 500
 _FILE_EVENTS = [event.value for event in Event]
 
 
@@ -95,7 +94,7 @@ def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], 
         for event, file_ids in ((Event.CREATE, creates), (Event.UPDATE, updates)):
             for batch in batches(file_ids):
                 Delivered.objects.filter(HELD, watch=watch, file__in=batch).update(again=event)
-        _mark_deletes(watch, deletes)
+        unsure.ask_for_delete(watch, deletes.items())
         _ask_again(watch)
 
 
@@ -157,16 +156,7 @@ def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:
     Parked.objects.filter(watch=watch, file__in=[pk for pks in ids.values() for pk in pks]).update(again=True)
     here = FileVersion.objects.filter(file__in=ids[Event.DELETE], until=None).values_list("file_id", flat=True)
     gone = [f for f in files if f.pk in set(ids[Event.DELETE]).difference(here)]
-    _mark_deletes(watch, {f.pk: bytes.fromhex(deliveries[f.path].sha256) for f in gone})
-
-
-def _mark_deletes(watch: Watch, contents: Mapping[int, bytes]) -> None:
-    """For files that the app does not have, as far as Docora knows: rows that only ask for a delete."""
-    Delivered.objects.bulk_create(
-        [Delivered(watch=watch, file_id=pk, sha256=sha256, again=Event.DELETE) for pk, sha256 in contents.items()],
-        batch_size=_BATCH,
-        ignore_conflicts=True,
-    )
+    unsure.ask_for_delete(watch, ((f.pk, bytes.fromhex(deliveries[f.path].sha256)) for f in gone))
 
 
 def _repeat_notice(watch: Watch, event: str) -> None:

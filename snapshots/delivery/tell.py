@@ -26,6 +26,7 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
+from snapshots import unsure
 from snapshots.acknowledged import forget_refusals_that_are_over
 from snapshots.delivery import completion, endpoint
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
@@ -172,7 +173,8 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
 
 
 def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock, counts: counters.Counts) -> Told:
-    watch_state.begin_delivery(watch)
+    unsure.mark(watch, snapshot.sequence)
+    watch_state.begin_delivery(watch, sequence=snapshot.sequence)
     with (
         WebhookClient[FileMessage](watch.app, timeout=endpoint.timeout(lane, settings.WEBHOOK_TIMEOUT)) as client,
         clones.open_blobs(watch.repository.clone_key) as blobs,

@@ -179,7 +179,7 @@ def test_jobs_that_wait_without_a_worker_need_attention(admin: Client) -> None:
 
 def test_a_failing_watch_stays_on_the_list_while_it_is_tried_again(admin: Client, watch: Watch) -> None:
     Watch.objects.update(status=WatchStatus.FAILED, retry_count=5, last_error="503 Service Unavailable")
-    watch_state.begin_delivery(watch)
+    watch_state.begin_delivery(watch, sequence=1)
     Watch.objects.update(status=WatchStatus.SCANNING)
     assert "503 Service Unavailable" in page(admin, "index")
     watch_state.complete(watch, sequence=1, commit_sha="1" * 40)

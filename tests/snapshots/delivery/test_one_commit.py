@@ -60,7 +60,7 @@ def test_a_newer_snapshot_does_not_change_what_a_run_tells(
     when: str,
 ) -> None:
     App.objects.update(max_in_flight=1)
-    monkeypatch.setattr(changes, "_BATCH", 1)
+    monkeypatch.setattr(changes, "BATCH", 1)
     monkeypatch.setattr(blobs, "_AHEAD", 1)
     watch = watches.watch(alice_app, steps.url)
     if in_sync:

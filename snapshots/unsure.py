@@ -1,0 +1,76 @@
+"""What an app may have without Docora knowing it.
+
+The app may have taken a message whose answer was never written down: the worker was killed, or the answer got lost. A
+run that tells the same snapshot repeats the message. Once the repository has moved on, a comparison with what the app
+acknowledged does not find it: a file that was told and is gone again would never be deleted, and one that was changed
+and changed back would stay changed. So each run first writes down which snapshot it begins to tell. If it was not told
+to its end, the next run marks the files of which the app may have what that snapshot had.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from django.db import transaction
+
+from repositories.models import Watch
+from snapshots.changes import (
+    BATCH,
+    Event,
+    Version,
+    changed_between,
+    is_refused,
+    paths_of,
+    read_told,
+    rows_of,
+    versions_at,
+)
+from snapshots.models import Delivered, Parked
+
+
+def mark(watch: Watch, sequence: int) -> None:
+    """Before snapshot `sequence` is told: mark what the app may have of the snapshot that was begun before."""
+    if not watch.synced_sequence < watch.begun_sequence < sequence:
+        return
+    began, ended = changed_between(watch, watch.begun_sequence, sequence)
+    file_ids = array("q", chain.from_iterable(began.union(ended).order_by("file_id").iterator(chunk_size=2000)))
+    for start in range(0, len(file_ids), BATCH):
+        with transaction.atomic():
+            # Before the rows that belong to it, as everybody does.
+            Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
+            _mark(watch, sequence, file_ids[start : start + BATCH])
+
+
+def ask_for_delete(watch: Watch, contents: Iterable[tuple[int, bytes]]) -> None:
+    """Of files, by their ids, that the app does not have as far as Docora knows: rows that only ask for a delete."""
+    rows = [Delivered(watch=watch, file_id=pk, sha256=sha256, again=Event.DELETE) for pk, sha256 in contents]
+    Delivered.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
+
+
+def _mark(watch: Watch, sequence: int, batch: "array[int]") -> None:
+    delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
+    parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+    begun, now = versions_at(watch, watch.begun_sequence, batch), versions_at(watch, sequence, batch)
+    extra = {
+        pk: begun[pk]
+        for pk in batch
+        if pk in begun and pk not in now and pk not in delivered and not is_refused(parked.get(pk), begun[pk].sha256)
+    }
+    ask_for_delete(watch, _chosen(watch, extra))
+    again: dict[Event, list[int]] = {Event.CREATE: [], Event.UPDATE: []}
+    for pk in batch:
+        if pk in now and pk in delivered:
+            if pk not in begun:
+                again[Event.CREATE].append(pk)
+            elif begun[pk].sha256 != delivered[pk].sha256 == now[pk].sha256:
+                again[Event.UPDATE].append(pk)
+    for event, file_ids in again.items():
+        Delivered.objects.filter(watch=watch, file__in=file_ids, again=None).update(again=event)
+
+
+def _chosen(watch: Watch, versions: dict[int, Version]) -> Iterator[tuple[int, bytes]]:
+    """Those that the app was read_told, if any: not what it does not want, nor what is too large."""
+    for file_id, path in paths_of(list(versions)):
+        version = versions[file_id]
+        if version.sha256 and watch.selection.takes(path.text, version.size):
+            yield file_id, version.sha256
