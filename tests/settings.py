@@ -9,8 +9,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.support import postgres
+from tests.support import memory_disk, postgres
 
+memory_disk.use_for_temporary_files()
 _home = Path(tempfile.mkdtemp(prefix="docora-tests-"))
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 
