@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-MEMORY = Path("/dev/shm")  # noqa: S108  Linux has it there
+MEMORY = Path("/dev/shm")
 # Several times of what the tests have at any moment.
 ENOUGH = 4 << 30
 

@@ -36,6 +36,8 @@ from tests.support.worker import Work
 
 _COUNTERS = "docora:metrics"
 _OWN_TO_EACH_TEST = {"GIT_HOSTS", "REPOS_BASE_PATH", "REDIS_URL"}
+# The look of the console. To print it, Django looks up every URL in it, which takes as long as the copy of a watch.
+_NO_PART_OF_A_JOURNEY = {"UNFOLD"}
 # A table comes after those that it refers to.
 _TABLES: tuple[type[models.Model], ...] = (
     Repository,
@@ -85,7 +87,8 @@ class PreparedWatch:
 
 def _settings() -> str:
     """All that may be set otherwise in another test, and make another journey."""
-    names = sorted(name for name in dir(settings) if name.isupper() and name not in _OWN_TO_EACH_TEST)
+    others = _OWN_TO_EACH_TEST | _NO_PART_OF_A_JOURNEY
+    names = sorted(name for name in dir(settings) if name.isupper() and name not in others)
     return repr([(name, getattr(settings, name)) for name in names])
 
 
