@@ -18,6 +18,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from docora import alerts, condition
 from docora.management.commands import scheduler
@@ -106,6 +108,14 @@ def close_circuit(repository: Repository) -> None:
 
 def lose_workers(name: str) -> None:
     queue.connection().delete(f"rq:workers:{name}")
+
+
+def take_redis_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command fails at once: what a client does first, to try again for seconds, is the library's own."""
+    away = redis.Redis(unix_socket_path="/nowhere/valkey.sock", retry=Retry(NoBackoff(), 0))
+    monkeypatch.setattr(redis_connections, "connect", lambda **_: away)
+    condition._impatient_connection.cache_clear()
+    queue.connection.cache_clear()
 
 
 def set_disk(percent: float) -> None:
@@ -379,10 +389,7 @@ def test_without_redis_that_is_told_and_nothing_else_is_called_over(
 ) -> None:
     lose_workers("snapshots")
     alerts.look()
-    away = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
-    monkeypatch.setattr(redis_connections, "connect", lambda **_: away)
-    condition._impatient_connection.cache_clear()
-    queue.connection.cache_clear()
+    take_redis_away(monkeypatch)
     alerts.look()
     assert kinds(inbox.messages[1]["began"]) == [("redis-away", "Redis")]
     assert inbox.messages[1]["over"] == []
@@ -414,10 +421,7 @@ def test_a_tick_from_cron_tells_it_once_and_once_that_it_is_over(inbox: Inbox, r
 
 
 def test_a_tick_from_cron_tells_that_redis_is_away(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    away = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
-    monkeypatch.setattr(redis_connections, "connect", lambda **_: away)
-    condition._impatient_connection.cache_clear()
-    queue.connection.cache_clear()
+    take_redis_away(monkeypatch)
     with pytest.raises(CommandError, match="Redis"):
         call_command("tick")
     assert kinds(inbox.messages[0]["began"]) == [("redis-away", "Redis")]
