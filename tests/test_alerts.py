@@ -18,8 +18,6 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from docora import alerts, condition
 from docora.management.commands import scheduler
@@ -29,6 +27,7 @@ from repositories.base import connections as redis_connections
 from repositories.base import disks, queue
 from repositories.models import App, Repository
 from tests.support.post_office import PostOffice
+from tests.support.redis_away import redis_away
 from tests.support.worker import put_worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,8 +110,7 @@ def lose_workers(name: str) -> None:
 
 
 def take_redis_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command fails at once: what a client does first, to try again for seconds, is the library's own."""
-    away = redis.Redis(unix_socket_path="/nowhere/valkey.sock", retry=Retry(NoBackoff(), 0))
+    away = redis_away()
     monkeypatch.setattr(redis_connections, "connect", lambda **_: away)
     condition._impatient_connection.cache_clear()
     queue.connection.cache_clear()

@@ -25,6 +25,7 @@ from snapshots.models import Delivered, Delivery, Parked
 from snapshots.schedule import tick
 from tests.support.large_repository import grow
 from tests.support.metrics import TOKEN, Sampled, needs_promtool, promtool
+from tests.support.redis_away import redis_away
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -194,7 +195,7 @@ def test_every_field_in_redis_is_one_that_is_shown(
 def test_a_redis_that_is_away_costs_the_numbers_and_not_the_run(
     watch: Watch, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters, "connection", lambda: redis.Redis(unix_socket_path="/nowhere/valkey.sock"))
+    monkeypatch.setattr(counters, "connection", redis_away)
     remote.commit({"README.md": "# Uncounted\n"})
     look.take_snapshot(watch.repository_id, job_id="look")
     work()
@@ -204,7 +205,7 @@ def test_a_redis_that_is_away_costs_the_numbers_and_not_the_run(
 def test_without_redis_the_database_is_shown_and_redis_is_down(
     client: Client, scrape: Scrape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "connect", lambda **_: redis.Redis(unix_socket_path="/nowhere/valkey.sock"))
+    monkeypatch.setattr(connections, "connect", lambda **_: redis_away())
     counters.connection.cache_clear()
     then = scrape()
     assert (then["docora_up", "part=redis"], then["docora_up", "part=database"]) == (0, 1)
