@@ -21,7 +21,6 @@ class Cleaner:
         self._initial = self._read(sorted(self._filled()))
 
     def clean(self) -> None:
-        filled = self._filled() - self._initial.keys()
         if self._read(list(self._initial)) != self._initial:
             _flush()
             self._initial = self._read(list(self._initial))
@@ -33,7 +32,7 @@ class Cleaner:
                 cursor.execute(f"TRUNCATE {names}")
                 return
             cursor.execute("PRAGMA defer_foreign_keys = ON")
-            for table in filled:
+            for table in self._filled() - self._initial.keys():
                 cursor.execute(f"DELETE FROM {_quoted(table)}")  # noqa: S608  a table's name
 
     def _filled(self) -> set[str]:
