@@ -86,6 +86,7 @@ def test_every_page_opens_shows_no_secret_and_loads_nothing_from_elsewhere(admin
         assert not [address for address in loaded if not address.startswith(("/", "data:"))], url
 
 
+@pytest.mark.any_database  # the lock is in Redis
 def test_no_page_speaks_of_locks_while_one_is_contended(
     admin: Client, private_watch: Watch, settings: object, work: Work
 ) -> None:

@@ -16,7 +16,7 @@ from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.models import Snapshot
 from tests.support.worker import Look, Work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 
 
 class SmallDisk:
