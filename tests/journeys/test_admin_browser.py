@@ -4,6 +4,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -140,10 +141,15 @@ UNNAMED = """() => [...document.querySelectorAll("button, a[href]")]
     .map(one => one.outerHTML)"""
 
 
-def assert_fits_a_phone(page: Page, url: str) -> None:
-    """Opens it on a phone, and leaves it on a desk."""
+@contextmanager
+def on_a_phone(page: Page) -> Iterator[None]:
     desk = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
+    yield
+    page.set_viewport_size(desk or {"width": 1280, "height": 720})
+
+
+def assert_fits_a_phone(page: Page, url: str) -> None:
     page.goto(url)
     page.wait_for_load_state("networkidle")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, url
@@ -152,7 +158,6 @@ def assert_fits_a_phone(page: Page, url: str) -> None:
     assert page.evaluate(UNNAMED) == [], url
     assert page.locator("main").count() == 1, url
     assert page.locator(".material-symbols-outlined:not([aria-hidden=true])").count() == 0, url
-    page.set_viewport_size(desk or {"width": 1280, "height": 720})
 
 
 def open_one_page_of_each_kind(page: Page, service: Service) -> int:
@@ -164,10 +169,11 @@ def open_one_page_of_each_kind(page: Page, service: Service) -> int:
         hrefs = page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
         waiting.extend(href for href in hrefs if href.startswith(f"{service.url}/admin/"))
 
-    for path in PAGES:
-        assert_fits_a_phone(page, f"{service.url}/{path}")
-        seen[_kind(f"/{path}")] = None
-        note_links()
+    with on_a_phone(page):
+        for path in PAGES:
+            assert_fits_a_phone(page, f"{service.url}/{path}")
+            seen[_kind(f"/{path}")] = None
+            note_links()
     while waiting:
         url = waiting.pop()
         kind = _kind(urlsplit(url).path)
