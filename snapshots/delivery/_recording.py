@@ -76,22 +76,26 @@ class WatchNow(NamedTuple):
     has_parked: bool
 
 
-_READ_WATCH = """
-SELECT "generation", "restarts", "files", "digest", "step",
-    EXISTS (SELECT 1 FROM "snapshots_parked" WHERE "watch_id" = "repositories_watch"."id")
-FROM "repositories_watch" WHERE "id" = %s
+_COLUMNS = """
+"generation", "restarts", "files", "digest", "step",
+EXISTS (SELECT 1 FROM "snapshots_parked" WHERE "watch_id" = "repositories_watch"."id")
 """
+_READ_WATCH = f'SELECT {_COLUMNS} FROM "repositories_watch" WHERE "id" = %s'  # noqa: S608  our own words
+# The commit does not wait for PostgreSQL's disk. If its host fails, the answers of the last moment are lost, like those
+# of a killed worker, and the messages are sent again.
+_NO_WAIT = "set_config('synchronous_commit', 'off', true)"
+_LOCK_WATCH = f'SELECT {_COLUMNS}, {_NO_WAIT} FROM "repositories_watch" WHERE "id" = %s FOR UPDATE'  # noqa: S608
 _WRITE_WATCH = 'UPDATE "repositories_watch" SET "files" = %s, "digest" = %s, "step" = %s WHERE "id" = %s'
 
 
 def read_watch(watch_id: int) -> WatchNow | None:
     """None if the watch has ended. In a transaction its row is locked: no unwatch, no resync and no other run can come
     between this look and the write."""
-    lock = "FOR UPDATE" if connection.in_atomic_block and connection.features.has_select_for_update else ""
+    locks = connection.in_atomic_block and connection.vendor == "postgresql"
     with connection.cursor() as cursor:
-        cursor.execute(_READ_WATCH + lock, [watch_id])
+        cursor.execute(_LOCK_WATCH if locks else _READ_WATCH, [watch_id])
         row = cursor.fetchone()
-    return WatchNow._make(row) if row else None
+    return WatchNow(*row[: len(WatchNow._fields)]) if row else None
 
 
 def acknowledge(watch: Watch, now: WatchNow, changes: Sequence[Change], *, newly_parked: int) -> None:

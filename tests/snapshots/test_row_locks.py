@@ -16,7 +16,7 @@ from docora.demo.githost import HostedRepository
 from repositories import access, timing, watches
 from repositories.models import App, Repository, Watch
 from snapshots import history
-from snapshots.delivery import redelivery, tell
+from snapshots.delivery import _recording, redelivery, tell
 from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
 from tests.support.beside import beside
@@ -144,3 +144,20 @@ def test_what_writes_many_rows_leaves_out_those_that_are_locked(watch: Watch) ->
     with locked_elsewhere(Watch.objects.all()):
         access.note_proofs([proven], at=timezone.now())
     assert Watch.objects.get().access_proven_at == long_ago
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite's commits wait for no disk")
+def test_only_the_commit_of_answers_does_not_wait_for_the_disk(watch: Watch) -> None:
+    def ask(question: str) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(question)
+            return str(cursor.fetchone()[0])
+
+    connection.cursor().execute("SET synchronous_commit TO on")  # the tests' server waits for no disk
+    with transaction.atomic():
+        assert _recording.read_watch(watch.pk)
+        assert ask("SHOW synchronous_commit") == "off"
+    assert ask("SHOW synchronous_commit") == "on"
+    assert _recording.read_watch(watch.pk)
+    assert ask("SHOW synchronous_commit") == "on"
+    connection.cursor().execute("RESET synchronous_commit")
