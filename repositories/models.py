@@ -281,7 +281,13 @@ class Watch(models.Model):
     access_denied_at = models.DateTimeField(null=True, editable=False)
     synced_sequence = models.PositiveBigIntegerField(default=0, editable=False)
     begun_sequence = models.PositiveBigIntegerField(
-        default=0, db_default=0, editable=False, help_text="The last snapshot of which the app was told anything."
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="The snapshot of which a delivery may have told something that is not written down; 0 if none.",
+    )
+    begun_selection = models.JSONField(
+        default=dict, db_default={}, editable=False, help_text="Which of its files were chosen at that time."
     )
     synced_commit = models.CharField(max_length=64, blank=True, editable=False)
     synced_at = models.DateTimeField(null=True, editable=False)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 LONGEST_GLOB = 500
 MOST_GLOBS = 100
@@ -33,6 +34,20 @@ class Selection:
             set(other.include),
             set(other.exclude),
             other.max_file_size,
+        )
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """Empty for everything."""
+        found = {"include": [*self.include], "exclude": [*self.exclude], "max_file_size": self.max_file_size}
+        return {name: value for name, value in found.items() if value}
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> "Selection":
+        return cls(
+            include=tuple(found.get("include", ())),
+            exclude=tuple(found.get("exclude", ())),
+            max_file_size=found.get("max_file_size"),
         )
 
     def takes_path(self, path: str) -> bool:

@@ -74,8 +74,15 @@ def begin(watches: QuerySet[Watch]) -> None:
 
 def begin_delivery(watch: Watch, *, sequence: int) -> None:
     """Also from `failed` and `synced`: a snapshot is being delivered. From now on the app may have any of it."""
-    if watch.status != WatchStatus.SCANNING or watch.begun_sequence != sequence:
-        Watch.objects.filter(pk=watch.pk).update(status=WatchStatus.SCANNING, begun_sequence=sequence)
+    begun = (WatchStatus.SCANNING, sequence, watch.selection.as_json)
+    if (watch.status, watch.begun_sequence, watch.begun_selection) != begun:
+        status, sequence, selection = begun
+        Watch.objects.filter(pk=watch.pk).update(status=status, begun_sequence=sequence, begun_selection=selection)
+
+
+def end_delivery(watch: Watch) -> None:
+    """The delivery stops before its end, but all that was sent is answered and written down."""
+    Watch.objects.filter(pk=watch.pk).update(begun_sequence=0)
 
 
 def put_back(watches: QuerySet[Watch]) -> int:
@@ -89,6 +96,7 @@ def complete(watch: Watch, *, sequence: int, commit_sha: str) -> bool:
         Watch.objects.filter(pk=watch.pk, generation=watch.generation, restarts=watch.restarts).update(
             **_SYNCED,
             asked_again=False,
+            begun_sequence=0,
             synced_sequence=sequence,
             synced_commit=commit_sha,
             synced_at=timezone.now(),

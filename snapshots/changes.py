@@ -73,15 +73,13 @@ def count_changes(watch: Watch, sequence: int) -> int:
 
 def _candidates(watch: Watch, sequence: int) -> "array[int]":
     """The ids of all files that may have to be told, in order. Eight bytes for each: they are read at once."""
-    versions = FileVersion.objects.filter(repository=watch.repository_id).values_list("file_id")
     delivered = Delivered.objects.filter(watch=watch).values_list("file_id")
     parked = Parked.objects.filter(watch=watch).values_list("file_id")
     if since := watch.synced_sequence:
         began, ended = changed_between(watch, since, sequence)
         rows = began.union(ended, delivered.filter(again__isnull=False), parked.filter(again=True))
     else:
-        current = versions.filter(until=None, since__lte=sequence)
-        ended_later = versions.filter(until__gt=sequence, since__lte=sequence)
+        current, ended_later = present_at(watch, sequence)
         rows = current.union(ended_later, delivered)
     return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
 
@@ -91,6 +89,12 @@ def changed_between(watch: Watch, since: int, sequence: int) -> tuple[QuerySet[A
     versions = FileVersion.objects.filter(repository=watch.repository_id).values_list("file_id")
     began = versions.filter(since__gt=since, since__lte=sequence)
     return began, versions.filter(until__gt=since, until__lte=sequence)
+
+
+def present_at(watch: Watch, sequence: int) -> tuple[QuerySet[Any, Any], QuerySet[Any, Any]]:
+    """The ids of the files of a snapshot: those that are still so, and those that are not any more."""
+    versions = FileVersion.objects.filter(repository=watch.repository_id, since__lte=sequence).values_list("file_id")
+    return versions.filter(until=None), versions.filter(until__gt=sequence)
 
 
 def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Change]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from repositories import watch_state
@@ -43,12 +43,11 @@ def prune(repository: Repository) -> None:
 
 
 def _mark_what_apps_may_have(repository: Repository, oldest: int) -> None:
-    """While it is known what the snapshots had that were not told to their end. The others are as acknowledged."""
+    """While it is known what the snapshots had that were begun and not told to their end."""
     begun = repository.watches.filter(begun_sequence__gt=0, begun_sequence__lt=oldest)
-    for watch in begun.filter(synced_sequence__lt=F("begun_sequence")):
+    for watch in begun:
         unsure.mark(watch, oldest)
         begun.filter(pk=watch.pk).update(begun_sequence=oldest)
-    begun.update(begun_sequence=0)
 
 
 def _forget_files(repository: Repository) -> None:

@@ -4,16 +4,19 @@ The app may have taken a message whose answer was never written down: the worker
 run that tells the same snapshot repeats the message. Once the repository has moved on, a comparison with what the app
 acknowledged does not find it: a file that was told and is gone again would never be deleted, and one that was changed
 and changed back would stay changed. So each run first writes down which snapshot it begins to tell. If it was not told
-to its end, the next run marks the files of which the app may have what that snapshot had.
+to its end, the next run marks the files of which the app may have what that snapshot had. The same goes for files that
+were chosen then and are not now.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 
 from django.db import transaction
 
 from repositories.models import Watch
+from repositories.selection import EVERYTHING, Selection
 from snapshots.changes import (
     BATCH,
     Event,
@@ -21,6 +24,7 @@ from snapshots.changes import (
     changed_between,
     is_refused,
     paths_of,
+    present_at,
     read_told,
     rows_of,
     versions_at,
@@ -30,15 +34,27 @@ from snapshots.models import Delivered, Parked
 
 def mark(watch: Watch, sequence: int) -> None:
     """Before snapshot `sequence` is told: mark what the app may have of the snapshot that was begun before."""
-    if not watch.synced_sequence < watch.begun_sequence < sequence:
+    if not 0 < watch.begun_sequence <= sequence:
         return
-    began, ended = changed_between(watch, watch.begun_sequence, sequence)
-    file_ids = array("q", chain.from_iterable(began.union(ended).order_by("file_id").iterator(chunk_size=2000)))
+    file_ids = _differing(watch, sequence)
     for start in range(0, len(file_ids), BATCH):
         with transaction.atomic():
             # Before the rows that belong to it, as everybody does.
             Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
             _mark(watch, sequence, file_ids[start : start + BATCH])
+
+
+def _differing(watch: Watch, sequence: int) -> "array[int]":
+    """Files that changed since; also all others, if other files are chosen now."""
+    began, ended = changed_between(watch, watch.begun_sequence, sequence)
+    rows = began.union(ended)
+    if not _begun(watch).is_like(watch.selection):
+        rows = began.union(ended, *present_at(watch, watch.begun_sequence))
+    return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
+
+
+def _begun(watch: Watch) -> Selection:
+    return Selection.from_json(watch.begun_selection)
 
 
 def ask_for_delete(watch: Watch, contents: Iterable[tuple[int, bytes]]) -> None:
@@ -50,13 +66,13 @@ def ask_for_delete(watch: Watch, contents: Iterable[tuple[int, bytes]]) -> None:
 def _mark(watch: Watch, sequence: int, batch: "array[int]") -> None:
     delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
     parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
-    begun, now = versions_at(watch, watch.begun_sequence, batch), versions_at(watch, sequence, batch)
-    extra = {
-        pk: begun[pk]
-        for pk in batch
-        if pk in begun and pk not in now and pk not in delivered and not is_refused(parked.get(pk), begun[pk].sha256)
-    }
-    ask_for_delete(watch, _chosen(watch, extra))
+    begun = _chosen(_begun(watch), versions_at(watch, watch.begun_sequence, batch))
+    # Of a file that has outgrown `max_file_size` the app keeps what it has.
+    any_size = replace(watch.selection, max_file_size=None)
+    now = _chosen(any_size, versions_at(watch, sequence, batch))
+    extra = [(pk, begun[pk].sha256) for pk in batch if pk in begun and pk not in now and pk not in delivered]
+    # One without a digest is too large to be told.
+    ask_for_delete(watch, [(pk, sha) for pk, sha in extra if sha and not is_refused(parked.get(pk), sha)])
     again: dict[Event, list[int]] = {Event.CREATE: [], Event.UPDATE: []}
     for pk in batch:
         if pk in now and pk in delivered:
@@ -68,9 +84,8 @@ def _mark(watch: Watch, sequence: int, batch: "array[int]") -> None:
         Delivered.objects.filter(watch=watch, file__in=file_ids, again=None).update(again=event)
 
 
-def _chosen(watch: Watch, versions: dict[int, Version]) -> Iterator[tuple[int, bytes]]:
-    """Those that the app was read_told, if any: not what it does not want, nor what is too large."""
-    for file_id, path in paths_of(list(versions)):
-        version = versions[file_id]
-        if version.sha256 and watch.selection.takes(path.text, version.size):
-            yield file_id, version.sha256
+def _chosen(selection: Selection, versions: dict[int, Version]) -> dict[int, Version]:
+    if selection == EVERYTHING:
+        return versions
+    paths = paths_of(sorted(versions))
+    return {pk: versions[pk] for pk, path in paths if selection.takes(path.text, versions[pk].size)}

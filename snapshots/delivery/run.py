@@ -20,6 +20,7 @@ from operator import attrgetter
 from django.conf import settings
 from django.db import transaction
 
+from repositories import watch_state
 from repositories.base import counters
 from repositories.errors import CloneDamaged
 from repositories.git.clones import Blobs
@@ -288,6 +289,8 @@ class Run:
                 _recording.acknowledge(self._watch, now, acknowledged, newly_parked=parked)
         if is_current and not goes_on:
             self._await_what_was_sent()
+            if not self._failure:
+                watch_state.end_delivery(self._watch)
         if not goes_on:
             raise Outdated
 

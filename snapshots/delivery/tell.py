@@ -161,6 +161,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
         with log_context.bound(message_id=told.failed_message):
             return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
+        watch_state.end_delivery(watch)
         return 0.0
     forget_refusals_that_are_over(watch, snapshot.sequence)
     _complete(watch, snapshot, lane, counts)

@@ -2,8 +2,9 @@
 
 And at every moment, the digest of a watch is that of the rows of what the app has acknowledged.
 
-Random edits, watches that come, go and are renewed, workers that crash before they have written down what was
-answered, and receivers that fail in every way they know; then all faults are lifted and everything is compared.
+Random edits, watches that come, go, are renewed and choose other files, workers that crash before they have written
+down what was answered, and receivers that fail in every way they know; then all faults are lifted and everything is
+compared.
 """
 
 import hashlib
@@ -27,8 +28,9 @@ from hypothesis.stateful import (
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
-from repositories import watches
+from repositories import watch_state, watches
 from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.selection import EVERYTHING, Selection
 from snapshots import digests, holdings
 from snapshots.delivery import redelivery, run
 from snapshots.models import Delivery, Parked
@@ -39,6 +41,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PATHS = st.sampled_from(["a.md", "b.md", "c.bin", "d/e.md", "d/f.md", "g"])
 CONTENTS = st.one_of(st.none(), st.sampled_from(["", "one", "two", "ü\0"]), st.just(b"\xff" * 300))
+SELECTIONS = st.sampled_from([EVERYTHING, Selection(exclude=("a.md", "c.bin")), Selection(include=("d/", "b.md"))])
 FAULTS = st.sampled_from(
     [
         {"status": 500},
@@ -120,6 +123,13 @@ class Story(RuleBasedStateMachine):
                 return
 
     @precondition(lambda self: Watch.objects.exists())
+    @rule(selection=SELECTIONS)
+    def choose(self, selection: Selection) -> None:
+        watch = Watch.objects.last()
+        assert watch
+        watch_state.choose(watch, selection)
+
+    @precondition(lambda self: Watch.objects.exists())
     @rule()
     def resync(self) -> None:
         watch = Watch.objects.first()
@@ -158,7 +168,7 @@ class Story(RuleBasedStateMachine):
         for app, receiver in self.cast.values():
             for watch in Watch.objects.filter(app=app).select_related("repository"):
                 files = receiver.files.get(watch.repository.public_id, {})
-                assert files == listed(self.remote)
+                assert files == listed(self.remote, watch.selection)
                 assert holdings.recorded(watch) == digests.of_files(
                     (path.encode(), hashlib.sha256(content).digest()) for path, content in files.items()
                 )
@@ -173,7 +183,7 @@ class Story(RuleBasedStateMachine):
         raise AssertionError([watch.last_error for watch in Watch.objects.all()])
 
 
-def listed(remote: HostedRepository) -> dict[str, bytes]:
+def listed(remote: HostedRepository, selection: Selection) -> dict[str, bytes]:
     """By git itself, beside everything that Docora and its cast know of the repository."""
 
     def git(*words: str) -> bytes:
@@ -183,6 +193,7 @@ def listed(remote: HostedRepository) -> dict[str, bytes]:
     return {
         path.decode(): git("cat-file", "blob", facts.split()[2].decode())
         for facts, path in (entry.split(b"\t") for entry in entries)
+        if selection.takes_path(path.decode())
     }
 
 

@@ -112,6 +112,34 @@ def test_a_file_that_the_app_refused_or_does_not_want_is_not_deleted(
     assert_right(had, alice, remote)
 
 
+@pytest.mark.parametrize("moves_on", [False, True], ids=["at the same commit", "and the repository moves on"])
+def test_a_file_that_is_not_wanted_any_more_is_deleted_also_if_its_answer_was_lost(
+    had: Watch, alice: Receiver, remote: HostedRepository, work: Work, moves_on: bool
+) -> None:
+    lose(alice, remote, work, {"new.log": "one", "new.md": "one"})
+    watch_state.choose(had, Selection(exclude=("*.log",)))
+    if moves_on:
+        remote.commit({"b.md": "two"})
+    watches.request_snapshot(had.repository)
+    work(also_later_ones=True)
+    had.refresh_from_db()
+    assert had.synced_commit == remote.tip()
+    wanted = {path: content for path, content in remote.files().items() if path != "new.log"}
+    assert alice.files_of(had.repository.public_id) == wanted
+
+
+def test_a_file_that_is_wanted_again_is_created_also_if_the_answer_to_its_delete_was_lost(
+    had: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch_state.choose(had, Selection(exclude=("a.md",)))
+    lose(alice, remote, work, {"b.md": "two"}, path="a.md")
+    assert "a.md" not in alice.files_of(had.repository.public_id)
+    watch_state.choose(had, Selection())
+    watches.request_snapshot(had.repository)
+    work(also_later_ones=True)
+    assert_right(had, alice, remote)
+
+
 def test_nothing_more_is_told_where_every_answer_arrived(
     had: Watch, alice: Receiver, remote: HostedRepository, work: Work
 ) -> None:
