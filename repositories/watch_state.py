@@ -81,8 +81,12 @@ def begin_delivery(watch: Watch, *, sequence: int) -> None:
 
 
 def end_delivery(watch: Watch) -> None:
-    """The delivery stops before its end, but all that was sent is answered and written down."""
-    Watch.objects.filter(pk=watch.pk).update(begun_sequence=0)
+    """The delivery stops before its end, but all that it sent is answered and written down.
+
+    `watch` is as it was when the delivery began: what was unsure then stays so.
+    """
+    if not watch.begun_sequence:
+        Watch.objects.filter(pk=watch.pk).update(begun_sequence=0)
 
 
 def put_back(watches: QuerySet[Watch]) -> int:

@@ -12,6 +12,7 @@ from repositories import watch_state, watches
 from repositories.models import Repository, Watch
 from repositories.selection import Selection
 from snapshots import history, holdings
+from snapshots.delivery import tell as delivery
 from snapshots.models import Delivered, Delivery, FileVersion, Snapshot
 from tests.support.worker import Work
 
@@ -85,6 +86,18 @@ def test_answers_that_were_lost_in_several_commits_are_all_made_good(
     lose(alice, remote, work, {"first.md": None, "second.md": "one", "a.md": "two"})
     lose(alice, remote, work, {"second.md": None, "b.md": None, "a.md": "one"})
     tell(remote, work, {"b.md": "one"})
+    assert_right(had, alice, remote)
+
+
+def test_an_answer_is_not_forgotten_by_a_run_that_is_cut_off_before_it_repeats_the_message(
+    had: Watch, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(alice, remote, work, {"new.md": "one"})
+    Watch.objects.update(retry_at=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "_BUDGET", -1.0)
+        assert delivery.deliver(had.pk, job_id="cut-off") == 0.0
+    tell(remote, work, {"new.md": None})
     assert_right(had, alice, remote)
 
 
