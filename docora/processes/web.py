@@ -63,8 +63,8 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
 class Worker(ThreadWorker):  # type: ignore[misc]
     """Waits in a request's own thread until the client has closed its end of a connection.
 
-    Gunicorn waits for that, up to 2 s, in the thread that accepts all others: five clients that do not close theirs
-    would keep every new request waiting for 10 s.
+    Gunicorn waits for that, up to 2 s, in the thread that accepts all others: five clients that did not close theirs
+    kept every new request waiting for 4 s.
     """
 
     def handle(self, conn: Any) -> Any:
