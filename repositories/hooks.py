@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -14,7 +15,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from repositories import github_app
-from repositories.base import burst, crypto, queue
+from repositories.base import crypto, queue
 from repositories.errors import InvalidUrl, NoHook
 from repositories.git.urls import RemoteUrl
 from repositories.models import Hook, Watch
@@ -134,7 +135,7 @@ def find(public_id: str) -> OpenHook | None:
     if not _PUBLIC_ID.fullmatch(public_id):
         return None
     now = connection.ops.adapt_datetimefield_value(timezone.now())
-    rows = burst.ask(_FIND, [now, public_id])
+    rows = _rows(_FIND, [now, public_id])
     if not rows:
         return None
     host, *stored, pk, ref, branch, sequence = rows[0]
@@ -144,6 +145,12 @@ def find(public_id: str) -> OpenHook | None:
         secrets=[_decrypt(secret) for secret in stored if secret],
         repository=Watched(pk, ref, branch, sequence) if pk else None,
     )
+
+
+def _rows(question: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(question, parameters)
+        return list(cursor.fetchall())
 
 
 # Remembered: a hook that comes once mostly comes again, and decrypting is a tenth of its answer.
@@ -174,7 +181,7 @@ def _of_host(host: str, path: str) -> list[Watched]:
             keys.append(RemoteUrl.parse(f"{scheme}://{host}/{path}").clone_key)
         except InvalidUrl:
             continue
-    return [Watched(*row) for row in burst.ask(_OF_HOST, [keys[0], keys[-1]])] if keys else []
+    return [Watched(*row) for row in _rows(_OF_HOST, [keys[0], keys[-1]])] if keys else []
 
 
 def _may_have_changed(repository: Watched, push: Push) -> bool:

@@ -1,8 +1,9 @@
 """Gunicorn's log in the form of all others, and one line for each request with the id that its answer carries."""
 
-from datetime import timedelta
 from typing import Any
 
+from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
 from gunicorn.glogging import Logger
 
 from docora.request_id import HEADER
@@ -15,16 +16,14 @@ class GunicornLog(Logger):  # type: ignore[misc]  # gunicorn ships no types
             log.handlers.clear()
             log.propagate = True
 
-    def access(self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta) -> None:
-        if not self.access_log_enabled:
-            return
-        status = str(resp.status).partition(" ")[0]
-        headers = {name.lower(): value for name, value in resp.headers}
+
+class AccessLog(AbstractAccessLogger):
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         facts = {
-            "address": environ.get("REMOTE_ADDR") or "",
-            "seconds": request_time.total_seconds(),
-            "bytes": getattr(resp, "sent", None),
-            "agent": environ.get("HTTP_USER_AGENT", ""),
-            "request_id": headers.get(HEADER.lower(), ""),
+            "address": request.remote or "",
+            "seconds": time,
+            "bytes": response.body_length,
+            "agent": request.headers.get("User-Agent", ""),
+            "request_id": response.headers.get(HEADER, ""),
         }
-        self.access_log.info("%s %s %s", environ["REQUEST_METHOD"], environ["RAW_URI"], status, extra=facts)
+        self.logger.info("%s %s %s", request.method, request.raw_path, response.status, extra=facts)

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 # The jobs, and what Django and Python put off importing until they need it.
 _JOBS = ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna", "_strptime")
-_WEB = ("docora.wsgi", "gunicorn.workers.gthread")
+_WEB = ("docora.wsgi", "docora.processes.web")
 _COMMANDS = (
     "docora.management.commands.rqworker",
     "docora.management.commands.scheduler",

@@ -1,32 +1,31 @@
-"""The web server: gunicorn, on a socket that the supervisor has opened.
+"""The web server: gunicorn's processes on a socket that the supervisor has opened, aiohttp's event loop in each.
 
-Where gunicorn is started by hand, `-c python:docora.processes.web` gives it `worker_class`, `pre_request` and
-`post_worker_init`.
+Where gunicorn is started by hand, `-c python:docora.processes.web` gives it `worker_class` and `post_worker_init`.
 """
 
-import contextlib
 import gc
-import signal
-import socket
-import time
+import logging
 from types import FrameType
 from typing import Any
 
+from aiohttp import GunicornWebWorker, web
+from aiohttp.http_exceptions import HttpProcessingError
 from django.conf import settings
 from django.utils.module_loading import import_string
 from gunicorn.app.base import BaseApplication
-from gunicorn.workers.gthread import ThreadWorker
 
-from docora.processes.access_log import GunicornLog
-from repositories.base import burst
+from docora.processes.access_log import AccessLog, GunicornLog
+from docora.processes.wsgi_bridge import Bridge
 
 worker_class = "docora.processes.web.Worker"
 
-# A client that still sends what nobody reads, such as a body that is too large, is listened to for so long.
+log = logging.getLogger("docora.web")
+
+# Seconds for the head of a request, and between two requests on one connection.
+_HEAD_PATIENCE = 15.0
+# A client that still sends what nobody reads, such as a body that is too large, is listened to for so long: if it were
+# cut off, it might never see its answer.
 _CLOSING_SECONDS = 2.0
-# One that sends nothing for so long has sent all.
-_SILENCE_SECONDS = 0.5
-_PIECE = 64 << 10
 
 
 def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> None:
@@ -36,13 +35,10 @@ def serve(listener: int, *, processes: int, threads: int, stop_grace: float) -> 
         workers=processes,
         worker_class=worker_class,
         threads=threads,
-        # A path of git may have 4 KB, each byte of it three characters in a URL: as long as gunicorn allows.
-        limit_request_line=8190,
         graceful_timeout=round(stop_grace),
         control_socket_disable=True,
         accesslog="-",
         logger_class=GunicornLog,
-        pre_request=pre_request,
         post_worker_init=post_worker_init,
     ).run()
 
@@ -60,54 +56,53 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
         return import_string(settings.WSGI_APPLICATION)
 
 
-class Worker(ThreadWorker):  # type: ignore[misc]
-    """Waits in a request's own thread until the client has closed its end of a connection.
+class Worker(GunicornWebWorker):
+    """Takes a WSGI application, where aiohttp's own takes one of aiohttp's."""
 
-    Gunicorn waits for that, up to 2 s, in the thread that accepts all others: five clients that did not close theirs
-    kept every new request waiting for 4 s.
-    """
+    def load_wsgi(self) -> None:
+        bridge = Bridge(self.app.wsgi(), threads=self.cfg.threads)
 
-    def handle(self, conn: Any) -> Any:
-        is_kept = super().handle(conn)
-        if not is_kept:
-            _let_client_close(conn.sock)
-        return is_kept
+        async def make_runner() -> web.AppRunner:
+            front = web.Application()
+            front.router.add_route("*", "/{path:.*}", bridge.answer)
+            front.on_response_prepare.append(_name_server)
+            front.on_cleanup.append(bridge.close)
+            log.addFilter(_is_about_us)
+            return web.AppRunner(
+                front,
+                logger=log,
+                access_log_class=AccessLog,
+                access_log=self.log.access_log if self.cfg.accesslog else None,
+                keepalive_timeout=_HEAD_PATIENCE,
+                lingering_time=_CLOSING_SECONDS,
+                shutdown_timeout=self.cfg.graceful_timeout,
+                # The proof of a hook is over the bytes that were sent, and a short body may unpack into a huge one.
+                auto_decompress=False,
+            )
+
+        self.wsgi = make_runner
+
+    def handle_exit(self, number: int, frame: FrameType | None) -> None:
+        """A worker that is asked to end lets its requests finish; requests that only wait for changes are answered
+        now."""
+        from docora.limits import seats
+
+        seats.end_waiting()
+        self.handle_quit(number, frame)  # aiohttp's: it finishes them too, and begins at once
 
 
-def _let_client_close(connection: socket.socket) -> None:
-    """Read and drop what the client still sends: if it were cut off, it might never see its answer."""
-    deadline = time.monotonic() + _CLOSING_SECONDS
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(_SILENCE_SECONDS)
-        with contextlib.suppress(TimeoutError):
-            while time.monotonic() < deadline and connection.recv(_PIECE):
-                pass
-        # Now gunicorn finds nothing to wait for.
-        connection.shutdown(socket.SHUT_RD)
+async def _name_server(_request: web.Request, response: web.StreamResponse) -> None:
+    """Instead of the names and versions of libraries."""
+    response.headers["Server"] = "Docora"
 
 
-def pre_request(_worker: Any, request: Any) -> None:
-    """Close the connection after a hook: a git host sends one on each. The end of one that is kept open is noticed like
-    one more request, and costs as much."""
-    if request.path.startswith("/hooks/"):
-        request.force_close()
+def _is_about_us(record: logging.LogRecord) -> bool:
+    """A request that cannot be parsed, or whose client has gone, is a line of the access log, and no error of ours."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
 
 
-def post_worker_init(worker: Any) -> None:
+def post_worker_init(_worker: Any) -> None:
     # What is loaded by now stays: looking through all of it for garbage would halt every request for 0.1 s and more.
     gc.collect()
     gc.freeze()
-    burst.prepare(threads=worker.cfg.threads)
-    _end_long_polls_at_stop(worker)
-
-
-def _end_long_polls_at_stop(worker: Any) -> None:
-    """A worker that is asked to end lets its requests finish; requests that only wait for changes are answered now."""
-    from docora.limits import seats
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        seats.end_waiting()
-        worker.handle_exit(number, frame)
-
-    signal.signal(signal.SIGTERM, leave)

@@ -30,13 +30,18 @@ class Web:
 
     def __init__(self, service: Service) -> None:
         self.port, self._environment = service.port, service.environment
+        self.log = service.data / "web.txt"
 
     def start(self) -> "subprocess.Popen[bytes]":
         words = (
             "-m gunicorn docora.wsgi -c python:docora.processes.web --no-control-socket --threads 16"
-            f" --bind 127.0.0.1:{self.port}"
+            f" --bind 127.0.0.1:{self.port} --access-logfile -"
+            " --logger-class docora.processes.access_log.GunicornLog"
         )
-        process = subprocess.Popen([sys.executable, *words.split()], cwd=ROOT, env=self._environment)
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, *words.split()], cwd=ROOT, env=self._environment, stdout=log, stderr=log
+            )
         wait_until(self._answers, "the web server starts")
         return process
 
@@ -169,17 +174,27 @@ def test_the_connection_of_a_hook_is_closed_and_that_of_another_request_is_not(s
     assert kept == {"/hooks/hook_unknown": False, "/health": True}
 
 
-def test_health_answers_beside_clients_that_do_not_close_their_connections(stage: Stage) -> None:
+def test_health_answers_beside_clients_that_send_nothing_or_do_not_close(stage: Stage) -> None:
     closed_by_us = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    half = b"POST /api/repositories HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
     with ExitStack() as clients:
-        for request in (closed_by_us, b"neither a method nor a path\r\n\r\n") * 10:
+        for request in (closed_by_us, b"neither a method nor a path\r\n\r\n", b"", half) * 20:
             client = clients.enter_context(socket.create_connection(("127.0.0.1", stage.web.port)))
             client.sendall(request)
-        # If each were waited for where new connections are accepted, that would take 40 s.
-        probe = http.client.HTTPConnection("127.0.0.1", stage.web.port, timeout=15)
+        probe = http.client.HTTPConnection("127.0.0.1", stage.web.port, timeout=5)
         probe.request("GET", "/health")
-        assert probe.getresponse().status == 200
+        answer = probe.getresponse()
+        assert (answer.status, answer.getheader("Server")) == (200, "Docora")
         probe.close()
+
+
+def test_what_is_no_request_is_a_line_of_the_log_and_no_stack(stage: Stage) -> None:
+    for request in (b"neither a method nor a path\r\n\r\n", b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", stage.web.port), timeout=60) as client:
+            client.sendall(request)
+            assert b" 400 " in client.recv(100)
+    assert "Traceback" not in stage.web.log.read_text()
+    assert "UNKNOWN / 400" in stage.web.log.read_text()
 
 
 def test_a_client_sees_the_answer_to_a_body_that_nobody_reads(stage: Stage) -> None:

@@ -1,18 +1,27 @@
-"""What Redis is asked for a hook that has arrived, all of it in one question: is it within its limits; if so, it is
+"""What Redis is asked for hooks that have arrived, all of it in one question: is each within its limits; if so, it is
 counted and written down, and its hints are given. A host may send hundreds in a second, and each question costs both
 sides more than what it asks for.
 """
 
+import hashlib
+import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from redis.commands.core import Script
+import redis
+from redis.exceptions import NoScriptError
 
 from docora.limits import rate
-from repositories import hints, hooks
-from repositories.base import queue
+from repositories import hints, hooks, messages
+from repositories.base import log_context, queue
 from repositories.errors import RateLimited
 from repositories.hooks import OpenHook, Watched
+
+log = logging.getLogger("docora.hooks")
+
+ACCEPTED, IGNORED, REFUSED = "accepted", "ignored", "refused"
 
 # KEYS: the bucket of the address, that of the hook, the hook's log, then those of the hints.
 # ARGV: the allowances of both buckets, whether the proof holds, what is written down, then the words of the hints.
@@ -26,34 +35,74 @@ if wait > 0 then return {{tostring(wait)}} end
 note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
 """
+# By which Redis knows the script once it has it.
+_NAME = hashlib.sha1(_TAKE_IN.encode(), usedforsecurity=False).hexdigest()
 
 
-@cache
-def _take_in() -> Script:
-    """Sent once; then Redis knows it by its hash."""
-    return queue.impatient_connection().register_script(_TAKE_IN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A hook that was read, and what comes of it."""
+
+    hook: OpenHook
+    address: str
+    event: str
+    outcome: str
+    is_proven: bool = True
+    error: str = ""
+    hint_at: Sequence[Watched] = ()
+    recheck_owner: str = ""
+    """The account whose repositories the GitHub App may read since, or no longer."""
+    request_id: str = ""
+
+    def keys_and_words(self) -> tuple[list[str], list[str | bytes | int]]:
+        buckets = rate.buckets_of_hook(self.address, self.hook.public_id)
+        hint_keys, hint_words = hints.script_arguments(self.hint_at, by_hook=True)
+        keys = [*buckets, hooks.log_key(self.hook.public_id), *hint_keys]
+        written_down = (hint_words[0], self.event.encode(errors="replace"), self.outcome, self.error)
+        return keys, [*buckets.values(), int(self.is_proven), *written_down, *hint_words]
 
 
-def take_in(
-    hook: OpenHook,
-    address: str,
-    *,
-    event: str,
-    outcome: str,
-    proven: bool = True,
-    error: str = "",
-    hint_at: Sequence[Watched] = (),
-) -> Callable[[], None]:
-    """Returns what is left to be done after the answer.
+# What is left to be done after the answer, or why the hook is not taken.
+TakenIn = Callable[[], None] | RateLimited
 
-    Raises RateLimited, and redis.RedisError, quickly, if Redis does not answer.
-    """
-    buckets = rate.buckets_of_hook(address, hook.public_id)
-    hint_keys, hint_words = hints.script_arguments(hint_at, by_hook=True)
-    keys = [*buckets, hooks.log_key(hook.public_id), *hint_keys]
-    written_down = (hint_words[0], event.encode(errors="replace"), outcome, error)
-    words: list[str | bytes | int] = [*buckets.values(), int(proven), *written_down, *hint_words]
-    wait, *found = _take_in()(keys, words, client=queue.impatient_connection())
+
+def prepare() -> None:
+    """Open the connection to Redis, and let it know the script."""
+    queue.impatient_connection().script_load(_TAKE_IN)
+
+
+def take_in(arrived: Sequence[Arrival]) -> list[TakenIn]:
+    """Raises redis.RedisError, quickly, if Redis does not answer."""
+    questions = [arrival.keys_and_words() for arrival in arrived]
+    try:
+        answers = _ask(questions)
+    except NoScriptError:  # Redis was started again
+        prepare()
+        answers = _ask(questions)
+    return [_read(arrival, answer) for arrival, answer in zip(arrived, answers, strict=True)]
+
+
+def _ask(questions: Sequence[tuple[list[str], list[str | bytes | int]]]) -> list[Any]:
+    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
+        for keys, words in questions:
+            pipeline.evalsha(_NAME, len(keys), *keys, *words)
+        return pipeline.execute()
+
+
+def _read(arrival: Arrival, answer: list[Any]) -> TakenIn:
+    wait, *found = answer
     if float(wait):
-        raise RateLimited(float(wait))
-    return lambda: hints.request_looks(hint_at, found)
+        return RateLimited(float(wait))
+    return partial(_ask_for_looks, arrival, found)
+
+
+def _ask_for_looks(arrival: Arrival, found: Sequence[int]) -> None:
+    """Nothing of a hook is believed but that a look is worth it: a worker asks the host what there is."""
+    try:
+        with log_context.bound(request_id=arrival.request_id):
+            hints.request_looks(arrival.hint_at, found)
+            if arrival.recheck_owner:
+                with queue.without_waiting():
+                    messages.recheck_owner(arrival.recheck_owner)
+    except redis.RedisError as error:
+        log.warning("The look that a hook has hinted at is left to the next hook or planned look: %s", error)

@@ -1,7 +1,9 @@
-"""POST /hooks/{id}: a git host tells of a push. Verified first, then read, then a look is asked for.
+"""What a hook is answered: it is verified, then read, then taken in, and a look is asked for after the answer.
 
-The answer waits for nothing but one read of the database and Redis, and for Redis no longer than one command may take:
-the first that fails is the answer. An unknown id and a wrong proof are answered alike, after the same work.
+`receive` is the view of POST /hooks/{id}, where a git host tells of a push. Short hooks, which come in bursts, go the
+same steps in `together`. The answer waits for nothing but one read of the database and Redis, and for Redis no longer
+than one command may take: the first that fails is the answer. An unknown id and a wrong proof are answered alike, after
+the same work.
 
 A body of ordinary size is verified before the limits are looked at: that costs less than asking for them, and they are
 asked for together with all else that Redis does for a hook (`arrivals`). Nothing large is read before.
@@ -10,7 +12,7 @@ asked for together with all else that Redis does for a hook (`arrivals`). Nothin
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 
@@ -20,12 +22,14 @@ from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.http import require_POST
 
 from docora.api.hooks import arrivals, events
+from docora.api.hooks.arrivals import ACCEPTED, IGNORED, REFUSED, Arrival
 from docora.api.hooks.proofs import Proofs
 from docora.api.problems import busy, problem
 from docora.limits import rate
-from docora.limits.client_address import client_address
-from repositories import hooks, messages
-from repositories.base import queue
+from docora.limits.client_address import address_behind_proxies, client_address
+from docora.short_requests import SHORT
+from repositories import hooks
+from repositories.base import log_context, queue
 from repositories.errors import QueueUnavailable, RateLimited
 from repositories.hooks import OpenHook, Push
 
@@ -33,7 +37,6 @@ log = logging.getLogger("docora.hooks")
 
 # GitHub sends no larger ones.
 _MOST_BYTES = 25 << 20
-_ORDINARY_BYTES = 64 << 10
 _PIECE = 64 << 10
 # An app knows the secret of its own hook and could send what takes a hundred times its size in memory when it is
 # parsed. A larger push is not read: the repository is known, so the look is asked for all the same.
@@ -45,20 +48,72 @@ _PATIENCE = 10.0
 _NO_HOOK = OpenHook(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
 
 
+def find(hook_id: str) -> OpenHook:
+    return hooks.find(hook_id) or _NO_HOOK
+
+
+def verify(hook: OpenHook, headers: Mapping[str, str], pieces: Iterable[bytes]) -> bytes | None:
+    """The body; None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
+    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
+    # Always two, so that the time does not tell that a secret was changed lately.
+    proofs = Proofs(headers, [*hook.secrets, *_NO_HOOK.secrets][:2])
+    body = bytearray()
+    for piece in pieces:
+        proofs.update(piece)
+        body += piece[: kept - len(body)]
+    return bytes(body) if proofs.hold() and hook is not _NO_HOOK else None
+
+
+def read(
+    hook: OpenHook, remote_address: str, headers: Mapping[str, str], body: bytes | None, *, request_id: str
+) -> Arrival:
+    """What the hook tells of; `body` is what `verify` has returned."""
+    event = events.event_of(headers)
+    address = address_behind_proxies(remote_address, headers)
+    arrival = partial(Arrival, hook=hook, address=address, event=event, request_id=request_id)
+    if body is None:
+        return arrival(outcome=REFUSED, error="The proof is missing or wrong.", is_proven=False)
+    content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    try:
+        if hook.host and events.is_about_installations(event):
+            owner = events.read_owner(body, content_type)
+            owner = owner if hooks.is_of_github_app(hook) else ""
+            return arrival(outcome=ACCEPTED if owner else IGNORED, recheck_owner=owner)
+        repositories = hooks.concerned(hook, _push(hook, event, body, content_type))
+        return arrival(outcome=ACCEPTED if repositories else IGNORED, hint_at=repositories)
+    except events.Malformed as error:
+        return arrival(outcome=REFUSED, error=str(error))
+
+
+def answer(arrival: Arrival) -> HttpResponse:
+    """Once it is taken in."""
+    if not arrival.is_proven:
+        return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
+    if arrival.error:
+        return problem(HTTPStatus.BAD_REQUEST, arrival.error, "malformed")
+    return HttpResponse(status=HTTPStatus.ACCEPTED if arrival.outcome == ACCEPTED else HTTPStatus.NO_CONTENT)
+
+
+def too_many(error: RateLimited) -> HttpResponse:
+    return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
+
+
+def unavailable(error: Exception) -> HttpResponse:
+    log.warning("A hook was answered with 503: %s", error)
+    told = QueueUnavailable()
+    return busy(HTTPStatus.SERVICE_UNAVAILABLE, str(told), told.code, retry_after=told.retry_after)
+
+
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
         return _too_long(request) or _receive(request, hook_id)
     except RateLimited as error:
-        return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
+        return too_many(error)
     except UnreadablePostError:
         return problem(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive.", "body-incomplete")
     except (redis.RedisError, DatabaseError) as error:
-        log.warning("A hook was answered with 503: %s", error)
-        unavailable = QueueUnavailable()
-        return busy(
-            HTTPStatus.SERVICE_UNAVAILABLE, str(unavailable), unavailable.code, retry_after=unavailable.retry_after
-        )
+        return unavailable(error)
 
 
 def _too_long(request: HttpRequest) -> HttpResponse | None:
@@ -71,57 +126,30 @@ def _too_long(request: HttpRequest) -> HttpResponse | None:
 
 
 def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
-    address = client_address(request)
-    is_large = int(request.headers.get("Content-Length") or 0) > _ORDINARY_BYTES
-    wait = rate.check_hook(address, hook_id, through=queue.impatient_connection()) if is_large else 0.0
-    hook = hooks.find(hook_id) or _NO_HOOK
-    event = events.event_of(request.headers)
-    take_in = partial(arrivals.take_in, hook, address, event=event)
-    body = _verified_body(request, hook)
-    if body is None or hook is _NO_HOOK:
-        take_in(outcome="refused", error="The proof is missing or wrong.", proven=False)
-        return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
-    if wait:
+    is_large = int(request.headers.get("Content-Length") or 0) > SHORT
+    wait = rate.check_hook(client_address(request), hook_id, through=queue.impatient_connection()) if is_large else 0.0
+    hook = find(hook_id)
+    body = verify(hook, request.headers, _pieces(request))
+    if wait and body is not None:
         raise RateLimited(wait)
-    content_type = request.content_type or ""
-    try:
-        if hook.host and events.is_about_installations(event):
-            owner = events.read_owner(body, content_type)
-            is_for_us = bool(owner) and hooks.is_of_github_app(hook)
-            take_in(outcome="accepted" if is_for_us else "ignored")
-            if is_for_us:
-                _recheck(owner)
-        else:
-            repositories = hooks.concerned(hook, _push(hook, event, body, content_type))
-            is_for_us = bool(repositories)
-            ask_for_looks = take_in(outcome="accepted" if is_for_us else "ignored", hint_at=repositories)
-            if is_for_us:
-                return _Accepted(ask_for_looks)
-    except events.Malformed as error:
-        take_in(outcome="refused", error=str(error))
-        return problem(HTTPStatus.BAD_REQUEST, str(error), "malformed")
-    return HttpResponse(status=HTTPStatus.ACCEPTED if is_for_us else HTTPStatus.NO_CONTENT)
+    remote_address = request.META.get("REMOTE_ADDR", "")
+    arrival = read(hook, remote_address, request.headers, body, request_id=log_context.request_id())
+    [taken_in] = arrivals.take_in([arrival])
+    if isinstance(taken_in, RateLimited):
+        raise taken_in
+    return _Accepted(then=taken_in) if arrival.outcome == ACCEPTED else answer(arrival)
 
 
 class _Accepted(HttpResponse):
     """The hints are written down. The looks are asked for when the git host has this answer."""
 
-    def __init__(self, ask_for_looks: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], None]) -> None:
         super().__init__(status=HTTPStatus.ACCEPTED)
-        self._ask_for_looks = ask_for_looks
+        self._then = then
 
     def close(self) -> None:
         super().close()
-        try:
-            self._ask_for_looks()
-        except redis.RedisError as error:
-            log.warning("The look that a hook has hinted at is left to the next hook or planned look: %s", error)
-
-
-def _recheck(owner: str) -> None:
-    """Nothing of the hook is believed but that a look is worth it: a worker asks what the GitHub App may read now."""
-    with queue.without_waiting():
-        messages.recheck_owner(owner)
+        self._then()
 
 
 def _push(hook: OpenHook, event: str, body: bytes, content_type: str) -> Push:
@@ -132,22 +160,8 @@ def _push(hook: OpenHook, event: str, body: bytes, content_type: str) -> Push:
     return events.read_push(body, content_type)
 
 
-def _verified_body(request: HttpRequest, hook: OpenHook) -> bytes | None:
-    """None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
-    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
-    # Always two, so that the time does not tell that a secret was changed lately.
-    proofs = Proofs(request.headers, [*hook.secrets, *_NO_HOOK.secrets][:2])
-    body = bytearray()
-    for piece in _pieces(request):
-        proofs.update(piece)
-        body += piece[: kept - len(body)]
-    return bytes(body) if proofs.hold() else None
-
-
 def _pieces(request: HttpRequest) -> Iterator[bytes]:
     deadline = time.monotonic() + _PATIENCE
-    if connection := request.META.get("gunicorn.socket"):
-        connection.settimeout(_PATIENCE)  # without it a body that never comes would keep this thread for ever
     while piece := request.read(_PIECE):
         yield piece
         if time.monotonic() > deadline:

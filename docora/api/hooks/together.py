@@ -1,0 +1,104 @@
+"""Short hooks that arrive at the same time are answered at the same time: one question to Redis for all of them, and
+none of Django's handling of requests. A git host may send hundreds in a second.
+
+Whatever is not an ordinary short hook, such as one for a host that is not ours, is left to Django, which answers it by
+the same steps (`receive`).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import redis
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.http import HttpRequest, HttpResponse
+from django.http.request import split_domain_port, validate_host
+from django.middleware.security import SecurityMiddleware
+
+from docora.api.hooks import arrivals, receive
+from docora.api.hooks.arrivals import ACCEPTED, Arrival, TakenIn
+from docora.api.hooks.middleware import hook_id_in
+from docora.csp import ContentSecurityPolicy
+from docora.request_id import HEADER
+from docora.short_requests import ShortAnswer, ShortRequest
+from repositories.base import log_context
+from repositories.errors import RateLimited
+from repositories.hooks import OpenHook
+
+# What Django's middleware asks of a request, it finds here: none of them comes otherwise where only https is allowed.
+_ANY_REQUEST = HttpRequest()
+_ANY_REQUEST.META["HTTP_X_FORWARDED_PROTO"] = "https"
+
+
+class HooksTogether:
+    """All of it but `takes` is called in one thread, which has a database connection of its own."""
+
+    def __init__(self) -> None:
+        self._failed_at = 0.0
+
+    def prepare(self) -> None:
+        """What is opened for the first hook of a burst would make all of them wait."""
+        connection.ensure_connection()
+        arrivals.prepare()
+
+    def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
+        return (
+            method == "POST"
+            and hook_id_in(path) != ""
+            and _is_host_of_ours(headers.get("Host", ""))
+            and (not settings.SECURE_SSL_REDIRECT or headers.get("X-Forwarded-Proto") == "https")
+        )
+
+    def answer_all(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
+        """In the order in which they came."""
+        try:
+            # Each has a tenth of a second. Those that have waited behind a question that failed have used it up.
+            if requests[0].arrived < self._failed_at:
+                raise redis.TimeoutError("it did not answer the hooks before this one")
+            arrived = [_read(request) for request in requests]
+            taken_in = arrivals.take_in(arrived)
+        except (redis.RedisError, DatabaseError) as error:
+            self._failed_at = time.monotonic()
+            response = receive.unavailable(error)
+            return [_short(response, _request_id(request)) for request in requests]
+        return [_answer(arrival, outcome) for arrival, outcome in zip(arrived, taken_in, strict=True)]
+
+
+def _read(request: ShortRequest) -> Arrival:
+    hook = _find(hook_id_in(request.path))
+    body = receive.verify(hook, request.headers, [request.body])
+    return receive.read(hook, request.remote_address, request.headers, body, request_id=_request_id(request))
+
+
+def _find(hook_id: str) -> OpenHook:
+    try:
+        return receive.find(hook_id)
+    except DatabaseError:  # the server may have been started again since the last hook
+        connection.close()
+        return receive.find(hook_id)
+
+
+def _answer(arrival: Arrival, taken_in: TakenIn) -> ShortAnswer:
+    if isinstance(taken_in, RateLimited):
+        return _short(receive.too_many(taken_in), arrival.request_id)
+    answer = _short(receive.answer(arrival), arrival.request_id)
+    return replace(answer, then=taken_in) if arrival.outcome == ACCEPTED else answer
+
+
+def _short(response: HttpResponse, request_id: str) -> ShortAnswer:
+    """With the headers that Django's middleware would add."""
+    ContentSecurityPolicy(lambda _: response)(_ANY_REQUEST)
+    SecurityMiddleware(lambda _: response).process_response(_ANY_REQUEST, response)
+    headers = {**response.headers, HEADER: request_id}
+    return ShortAnswer(status=response.status_code, headers=headers, body=response.content)
+
+
+def _request_id(request: ShortRequest) -> str:
+    return log_context.accepted_request_id(request.headers.get(HEADER)) or log_context.new_request_id()
+
+
+@lru_cache(maxsize=100)
+def _is_host_of_ours(host: str) -> bool:
+    return validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS)

@@ -1,0 +1,181 @@
+"""Django's answers to requests that an event loop reads.
+
+A request takes a thread only when its body is there, and gives it back as soon as a short answer is made: clients that
+are slow or silent hold none. Only a long body, and a long answer, pass through their thread piece by piece.
+
+Requests that the application can answer together do not take a thread each (`together`).
+"""
+
+import asyncio
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from aiohttp import StreamReader, hdrs, web
+from multidict import CIMultiDict
+
+from docora.processes.together import Together
+from docora.short_requests import SHORT
+
+# Seconds for a short body, and for each piece of a long one.
+_BODY_PATIENCE = 10.0
+# Seconds that a client may take to make room for the next piece of a long answer.
+_ANSWER_PATIENCE = 60.0
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Bridge:
+    def __init__(self, application: Application, *, threads: int) -> None:
+        self._application = application
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
+        answerer = getattr(application, "together", None)
+        self._together = Together(answerer) if answerer else None
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        arrived = time.monotonic()
+        body = await _body(request)
+        if self._together and isinstance(body, bytes) and self._together.takes(request):
+            return await self._together.answer(request, body, arrived)
+        environ = _environ(request)
+        environ["wsgi.input"] = io.BytesIO(body) if isinstance(body, bytes) else body
+        loop = asyncio.get_running_loop()
+        exchange = _Exchange(request, loop)
+        return await loop.run_in_executor(self._threads, exchange.run, self._application, environ)
+
+    async def close(self, _front: web.Application) -> None:
+        """Wait for what is under way, and for what is done after an answer."""
+        await asyncio.to_thread(self._threads.shutdown)
+        if self._together:
+            await asyncio.to_thread(self._together.close)
+
+
+def _environ(request: web.Request) -> dict[str, Any]:
+    """As PEP 3333 asks for it: every text holds the bytes that came, one character for each."""
+    target = urlsplit(request.raw_path) if not request.raw_path.startswith("/") else None
+    path, _, query = (f"{target.path}?{target.query}" if target else request.raw_path).partition("?")
+    host, port = (request.get_extra_info("sockname") or ("", ""))[:2]
+    environ = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_NAME": host,
+        "SERVER_PORT": str(port),
+        "SERVER_PROTOCOL": f"HTTP/{request.version.major}.{request.version.minor}",
+        "REMOTE_ADDR": request.remote or "",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        # X_Forwarded_For would look like X-Forwarded-For, which a proxy in front of us has checked.
+        if "_" in name:
+            continue
+        key = name.upper().replace("-", "_")
+        key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
+        text = value.encode(errors="surrogateescape").decode("latin-1")
+        environ[key] = f"{environ[key]},{text}" if key in environ else text
+    return environ
+
+
+async def _body(request: web.Request) -> "bytes | io.BufferedIOBase":
+    """All of a short one; what a long one can be read from, in a thread."""
+    if not request.can_read_body:
+        return b""
+    if request.content_length is None or request.content_length > SHORT:
+        return io.BufferedReader(_LongBody(request.content, asyncio.get_running_loop()), SHORT)
+    try:
+        async with asyncio.timeout(_BODY_PATIENCE):
+            return await request.content.read()
+    except TimeoutError:
+        return io.BufferedReader(_MissingBody())
+
+
+class _LongBody(io.RawIOBase):
+    """Read from a thread, in pieces."""
+
+    def __init__(self, content: StreamReader, loop: asyncio.AbstractEventLoop) -> None:
+        self._content, self._loop = content, loop
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        reading = asyncio.wait_for(self._content.read(len(buffer)), _BODY_PATIENCE)
+        piece = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+class _MissingBody(io.RawIOBase):
+    """A body that did not arrive in time: whoever reads it hears of it as of a broken connection."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _buffer: Any) -> int:
+        raise TimeoutError("The body did not arrive.")
+
+
+class _Exchange:
+    """One request and its answer, in a thread."""
+
+    def __init__(self, request: web.Request, loop: asyncio.AbstractEventLoop) -> None:
+        self._request, self._loop = request, loop
+        self._status = 500
+        self._headers: CIMultiDict[str] = CIMultiDict()
+
+    def run(self, application: Application, environ: dict[str, Any]) -> web.StreamResponse:
+        answer = application(environ, self._start)
+        try:
+            pieces = iter(answer)
+            begun, is_all = _take(pieces)
+            if is_all or self._request.method == hdrs.METH_HEAD:
+                return web.Response(status=self._status, headers=self._headers, body=begun)
+            return self._stream(begun, pieces)
+        finally:
+            if close := getattr(answer, "close", None):
+                close()
+
+    def _start(
+        self,
+        status: str,
+        headers: list[tuple[str, str]],
+        _error: tuple[type[BaseException], BaseException, TracebackType] | None = None,
+    ) -> None:
+        self._status = int(status.partition(" ")[0])
+        # Django's cookies begin with a space.
+        self._headers = CIMultiDict((name, value.strip()) for name, value in headers)
+
+    def _stream(self, begun: bytes, pieces: Iterator[bytes]) -> web.StreamResponse:
+        """Raises if the client is gone, or takes nothing any more: then nothing more is read for it."""
+        response = web.StreamResponse(status=self._status, headers=self._headers)
+        self._in_loop(response.prepare(self._request))
+        self._in_loop(response.write(begun))
+        for piece in pieces:
+            self._in_loop(response.write(piece))
+        return response
+
+    def _in_loop(self, step: Any) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(asyncio.wait_for(step, _ANSWER_PATIENCE), self._loop).result()
+        except TimeoutError:
+            raise ConnectionAbortedError("The client takes nothing.") from None
+
+
+def _take(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The beginning, and whether it is all."""
+    begun = bytearray()
+    for piece in pieces:
+        begun += piece
+        if len(begun) > SHORT:
+            return bytes(begun), False
+    return bytes(begun), True

@@ -1,0 +1,41 @@
+"""Short requests that a web server may have answered several at a time, and what answers them so.
+
+The web server and the API know each other by this alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+# Bytes that the body of a short request has at most.
+SHORT = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortRequest:
+    path: str
+    headers: Mapping[str, str]
+    """ASCII alone; by names of any case."""
+    body: bytes
+    remote_address: str
+    arrived: float
+    """By the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortAnswer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    then: Callable[[], None] | None = None
+    """What is left to be done once the answer is sent."""
+
+
+class Answerer(Protocol):
+    def prepare(self) -> None:
+        """Called once, in the thread that answers, before the first request comes."""
+
+    def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
+        """Whether it answers such requests. All others are left to the application."""
+
+    def answer_all(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]: ...

@@ -1,0 +1,273 @@
+"""The bridge from an event loop to a WSGI application: what the application gets, and what its clients get."""
+
+import asyncio
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from docora.processes import wsgi_bridge
+from docora.processes.wsgi_bridge import Application, Bridge
+from docora.short_requests import SHORT, ShortAnswer, ShortRequest
+from tests.support.service import wait_until
+
+pytestmark = pytest.mark.any_database
+
+LONG = 5 * SHORT + 7
+
+
+@contextmanager
+def served(application: Application, *, threads: int = 2) -> Iterator[int]:
+    """The port of a server that runs in a thread."""
+    ready, stop = threading.Event(), asyncio.Event()
+    found: dict[str, Any] = {}
+
+    async def serve() -> None:
+        bridge = Bridge(application, threads=threads)
+        front = web.Application()
+        front.router.add_route("*", "/{path:.*}", bridge.answer)
+        front.on_cleanup.append(bridge.close)
+        runner = web.AppRunner(front, keepalive_timeout=5, lingering_time=1, shutdown_timeout=5, auto_decompress=False)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        found["port"] = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        found["loop"] = asyncio.get_running_loop()
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield found["port"]
+    finally:
+        found["loop"].call_soon_threadsafe(stop.set)
+        thread.join(10)
+
+
+def call(port: int, method: str, target: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, target, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return connection.getresponse()
+
+
+class Echo:
+    """Keeps what it gets, and answers with the body."""
+
+    def __init__(self) -> None:
+        self.environ: dict[str, Any] = {}
+        self.body = b""
+        self.closed = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.environ, self.body = environ, environ["wsgi.input"].read()
+        start_response("201 Created", [("Content-Type", "text/plain"), ("Set-Cookie", " a=1"), ("Set-Cookie", "b=2")])
+        yield self.body
+        self.closed += 1
+
+
+def test_a_request_is_what_the_client_sent() -> None:
+    echo = Echo()
+    with served(echo) as port:
+        answer = call(port, "POST", "/a%20b/%C3%A9%2F?x=%20&y=1", b"hello", X_One="1", Content_Type="text/x")
+        assert (answer.status, answer.read()) == (201, b"hello")
+        assert answer.headers.get_all("Set-Cookie") == ["a=1", "b=2"]
+    environ = echo.environ
+    assert environ["PATH_INFO"].encode("latin-1").decode() == "/a b/é/"
+    assert (environ["QUERY_STRING"], environ["REQUEST_METHOD"]) == ("x=%20&y=1", "POST")
+    assert (environ["CONTENT_TYPE"], environ["CONTENT_LENGTH"], environ["HTTP_X_ONE"]) == ("text/x", "5", "1")
+    assert (environ["REMOTE_ADDR"], environ["SERVER_PORT"]) == ("127.0.0.1", str(port))
+    assert echo.closed == 1
+
+
+def test_headers_that_only_look_like_others_are_dropped_and_repeated_ones_are_joined() -> None:
+    echo = Echo()
+    with served(echo) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(
+            b"GET http://elsewhere/path?q HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 1.1.1.1\r\n"
+            b"X-Forwarded-For: 2.2.2.2\r\nx-forwarded-for: 3.3.3.3\r\nX-Text: \xe9\r\nConnection: close\r\n\r\n"
+        )
+        assert client.recv(12) == b"HTTP/1.1 201"
+    assert echo.environ["HTTP_X_FORWARDED_FOR"] == "2.2.2.2,3.3.3.3"
+    assert echo.environ["HTTP_X_TEXT"] == "\xe9"
+    assert (echo.environ["PATH_INFO"], echo.environ["QUERY_STRING"]) == ("/path", "q")
+
+
+@pytest.mark.parametrize("length", [0, 1, SHORT, SHORT + 1, LONG])
+def test_bodies_and_answers_of_any_length_arrive_whole(length: int) -> None:
+    body = bytes(n % 251 for n in range(length))
+    with served(Echo()) as port:
+        assert call(port, "POST", "/", body).read() == body
+
+
+def test_a_packed_body_is_not_unpacked() -> None:
+    echo = Echo()
+    with served(echo) as port:
+        call(port, "POST", "/", b"\x1f\x8b not gzip", Content_Encoding="gzip").read()
+    assert echo.body == b"\x1f\x8b not gzip"
+
+
+def test_head_has_the_headers_alone() -> None:
+    def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Length", str(LONG))])
+        return [b"x" * LONG]
+
+    with served(application) as port:
+        answer = call(port, "HEAD", "/")
+        assert (answer.status, answer.getheader("Content-Length"), answer.read()) == (200, str(LONG), b"")
+
+
+def test_clients_that_send_nothing_or_half_hold_no_thread() -> None:
+    with served(Echo(), threads=1) as port:
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(8)]
+        for client in clients[4:]:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")
+        assert call(port, "POST", "/", b"all").read() == b"all"
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("length", [10, LONG])
+def test_a_body_that_does_not_arrive_is_an_error_of_reading(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.05)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            environ["wsgi.input"].read()
+        except OSError:
+            start_response("408 Request Timeout", [])
+        return []
+
+    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhalf".encode())
+        assert client.recv(12) == b"HTTP/1.1 408"
+
+
+class Endless:
+    """An answer without an end."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def __call__(self, _environ: dict[str, Any], start_response: Callable[..., Any]) -> "Endless":
+        start_response("200 OK", [])
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            yield b"x" * SHORT
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_nothing_more_is_made_for_a_client_that_has_gone() -> None:
+    endless = Endless()
+    with served(endless) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        wait_until(lambda: endless.is_closed, "its answer ends")
+
+
+def test_a_client_that_takes_nothing_gives_its_thread_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_ANSWER_PATIENCE", 0.05)
+    endless = Endless()
+    with served(endless) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        wait_until(lambda: endless.is_closed, "its answer ends")
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+    def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        yield b"x" * LONG
+        raise RuntimeError("the clone is gone")
+
+    with served(application) as port:
+        answer = call(port, "GET", "/")
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+
+
+class Batches(Echo):
+    """Takes every POST; answers with how many came together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together = self
+        self.batches: list[list[ShortRequest]] = []
+        self.is_prepared_in = ""
+        self.offered = 0
+        self.afterwards: list[str] = []
+        self.begin = threading.Event()
+        self.begin.set()
+        self.error: Exception | None = None
+
+    def prepare(self) -> None:
+        self.is_prepared_in = threading.current_thread().name
+
+    def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
+        self.offered += 1
+        return method == "POST" and path.startswith("/short") and headers.get("host") is not None
+
+    def answer_all(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
+        self.batches.append(list(requests))
+        self.begin.wait(10)
+        if self.error:
+            raise self.error
+        answer = ShortAnswer(status=202, headers={"X-Together": str(len(requests))})
+        return [replace(answer, then=lambda: self.afterwards.append("done")) for _ in requests]
+
+
+def test_what_comes_while_a_batch_is_answered_is_the_next_one() -> None:
+    batches = Batches()
+    with served(batches) as port:
+        batches.begin.clear()
+        threads = [threading.Thread(target=call, args=(port, "POST", "/short", b"body"))]
+        threads[0].start()
+        wait_until(lambda: len(batches.batches) == 1, "the first is there")
+        threads += [threading.Thread(target=call, args=(port, "POST", "/short", b"body")) for _ in range(9)]
+        for thread in threads[1:]:
+            thread.start()
+        wait_until(lambda: batches.offered == 10, "all have come")
+        batches.begin.set()
+        for thread in threads:
+            thread.join(10)
+        wait_until(lambda: len(batches.afterwards) == 10, "all is done afterwards")
+    assert [len(batch) for batch in batches.batches] == [1, 9]
+    assert batches.batches[0][0].body == b"body"
+    assert batches.is_prepared_in.startswith("together")
+
+
+def test_the_connection_of_a_short_request_is_closed() -> None:
+    with served(Batches()) as port:
+        answer = call(port, "POST", "/short", b"")
+        assert (answer.status, answer.getheader("X-Together"), answer.will_close) == (202, "1", True)
+
+
+def test_what_the_batches_do_not_take_is_left_to_the_application() -> None:
+    batches = Batches()
+    with served(batches) as port:
+        assert call(port, "POST", "/other").status == 201
+        assert call(port, "POST", "/short", b"x" * (SHORT + 1)).status == 201
+        assert call(port, "POST", "/short", X_Name="é".encode().decode("latin-1")).status == 201
+        assert call(port, "POST", "/short", iter([b"chunked"])).status == 201
+    assert batches.batches == []
+
+
+def test_a_batch_that_fails_does_not_stop_the_next() -> None:
+    batches = Batches()
+    with served(batches) as port:
+        batches.error = RuntimeError("broken")
+        assert call(port, "POST", "/short").status == 500
+        batches.error = None
+        assert call(port, "POST", "/short").status == 202
