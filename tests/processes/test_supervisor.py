@@ -1,6 +1,7 @@
 """The parts of the supervisor that need no whole service."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from repositories.repo_lock import lock_status, repo_lock
 from tests.support.service import wait_until
 
 NOBODY = 65534
+# Of these tests alone: processes are killed by their mark, and others may run the same tests at the same time.
+RUN = f"run-{secrets.token_hex(4)}"
 
 
 def make_child(
@@ -37,7 +40,7 @@ def make_child(
     main: Callable[[str], object] = lambda _mark: None,
     leave_supervisor: Callable[[], object] = lambda: None,
 ) -> Child:
-    return Child(name="web", run="run", log=tmp_path / "web.log", main=main, leave_supervisor=leave_supervisor)
+    return Child(name="web", run=RUN, log=tmp_path / "web.log", main=main, leave_supervisor=leave_supervisor)
 
 
 def wait_for(child: Child) -> None:
@@ -93,7 +96,7 @@ def test_a_child_writes_to_its_log_and_tells_how_it_ended(tmp_path: Path, capfd:
     with capfd.disabled():
         child.start()
     wait_for(child)
-    assert child.log.read_text() == "hello run.web.1\nrun.web.1\n"
+    assert child.log.read_text() == f"hello {RUN}.web.1\n{RUN}.web.1\n"
     assert child.has_just_ended()
     assert child.how_it_ended() == "was killed by SIGKILL"
 
@@ -184,21 +187,21 @@ def test_a_scope_holds_the_marks_that_begin_with_it(mark: str, scope: str, expec
 @pytest.mark.slow
 def test_a_grandchild_in_a_session_of_its_own_is_found_and_killed_after_its_parent_died() -> None:
     script = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, MARK: "lost.web.1"}, check=True)
-    assert [process.name() for process in leftovers.find("lost")] == ["sleep"]
-    assert leftovers.find("lost", sparing="lost.web") == []
-    leftovers.kill("lost")
-    assert leftovers.find("lost") == []
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, MARK: f"lost-{RUN}.web.1"}, check=True)
+    assert [process.name() for process in leftovers.find(f"lost-{RUN}")] == ["sleep"]
+    assert leftovers.find(f"lost-{RUN}", sparing=f"lost-{RUN}.web") == []
+    leftovers.kill(f"lost-{RUN}")
+    assert leftovers.find(f"lost-{RUN}") == []
 
 
 @pytest.mark.slow
 def test_what_does_not_end_when_asked_is_killed() -> None:
     stubborn = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
-    environment = {**os.environ, MARK: "stubborn.valkey.1"}
+    environment = {**os.environ, MARK: f"stubborn-{RUN}.valkey.1"}
     with subprocess.Popen(stubborn, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
         process.stdout.readline()
-        leftovers.end("stubborn.valkey", patience=0.5)
+        leftovers.end(f"stubborn-{RUN}.valkey", patience=0.5)
         assert process.wait() == -signal.SIGKILL
 
 
@@ -373,8 +376,8 @@ def test_a_valkey_that_outlived_its_supervisor_writes_what_it_has_and_ends(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     socket = data_dir / "v" / "s"
-    (data_dir / "up.lock").write_text("4711 killed\n")
-    monkeypatch.setenv(MARK, "killed.valkey.1")
+    (data_dir / "up.lock").write_text(f"4711 killed-{RUN}\n")
+    monkeypatch.setenv(MARK, f"killed-{RUN}.valkey.1")
     first = embedded.start(socket)
     redis.Redis(unix_socket_path=str(socket)).set("kept", "yes")
     with preflight.only_one(data_dir, "next"):
