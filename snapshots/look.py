@@ -102,12 +102,16 @@ def _look(repository: Repository, this: _Round) -> tuple[str, float | None]:
         return "failed", circuit.count_failure(repository, error)
     if seen is None:
         return "refused", None  # every token: that counts against the watches, not against the repository
+    # First: the apps wait for it, and for nothing of what follows.
+    request_deliveries(repository, urgent=this.hint is not None)
+    has_changed = seen.tip is not None and seen.tip.sha != repository.commit_sha
+    if has_changed:
+        timing.plan_next_look(repository, last_change=timezone.now())
     circuit.count_success(repository)
     _forget_notice(repository)
     access.recheck_refused_tokens(repository)
     watch_state.settle(repository.watches.all(), is_empty=seen.tip is None)
-    request_deliveries(repository, urgent=this.hint is not None)
-    return "changed" if seen.tip and seen.tip.sha != repository.commit_sha else "unchanged", None
+    return "changed" if has_changed else "unchanged", None
 
 
 def _forget_notice(repository: Repository) -> None:
@@ -160,7 +164,6 @@ def _fetch_and_write(repository: Repository, seen: Seen, tip: Tip, this: _Round)
     this.counts.add(counters.SNAPSHOTS, by=int(written))
     if not hint:
         hints.note_missed(repository.pk)
-    timing.plan_next_look(repository, last_change=timezone.now())
 
 
 def _fetch(repository: Repository, seen: Seen, tip: Tip, this: _Round, held: HeldLock) -> Tip | None:

@@ -7,12 +7,13 @@ from django.utils import timezone
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
-from repositories import accounts, watches
+from repositories import accounts, circuit, watches
 from repositories.base import queue
 from repositories.git import clones
 from repositories.models import Repository, Watch
 from snapshots import schedule
 from snapshots.delivery.payloads import iso
+from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
 from tests.support.api import Api
 from tests.support.worker import Look, Work
@@ -54,6 +55,16 @@ def test_the_look_of_the_scheduler_dates_a_change_however_long_its_job_waits(
     work()
     assert newest().noticed_at == noticed_at - A_WHILE
     assert Repository.objects.get().noticed_at is None
+
+
+def test_the_apps_do_not_wait_for_what_a_look_writes_down_of_itself(
+    watch: Watch, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.commit({"README.md": "# New\n"})
+    queued = []
+    monkeypatch.setattr(circuit, "count_success", lambda _: queued.append(queue.length(queue.DELIVERIES)))
+    take_snapshot(watch.repository_id, job_id="look")
+    assert queued == [1]
 
 
 def test_the_first_of_several_notices_counts(watch: Watch, remote: HostedRepository, look: Look) -> None:
