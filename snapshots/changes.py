@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from repositories.models import Watch
@@ -78,10 +79,20 @@ def _candidates(watch: Watch, sequence: int) -> "array[int]":
     if since := watch.synced_sequence:
         began, ended = changed_between(watch, since, sequence)
         rows = began.union(ended, delivered.filter(again__isnull=False), parked.filter(again=True))
-    else:
-        current, ended_later = present_at(watch, sequence)
-        rows = current.union(ended_later, delivered)
-    return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
+        return sorted_ids(rows)
+    current, ended_later = present_at(watch, sequence)
+    return sorted_ids(current.union(ended_later, delivered))
+
+
+def sorted_ids(rows: QuerySet[Any, Any]) -> "array[int]":
+    """The file ids that these rows consist of, in order.
+
+    Without Django's `iterator`, which asks PostgreSQL four times: to open a cursor, to read, to read on, to close it.
+    The ids of 100,000 files are 4 MB in PostgreSQL's client.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(*rows.order_by("file_id").query.sql_with_params())
+        return array("q", chain.from_iterable(cursor))
 
 
 def changed_between(watch: Watch, since: int, sequence: int) -> tuple[QuerySet[Any, Any], QuerySet[Any, Any]]:
@@ -121,7 +132,7 @@ def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
         began = versions.filter(since__gt=since, since__lte=sequence)
         ended = versions.filter(until__gt=since, until__lte=sequence)
         refused = refused.filter(Exists(began) | Exists(ended))
-    file_ids = array("q", refused.order_by("file_id").values_list("file_id", flat=True).iterator(chunk_size=2000))
+    file_ids = sorted_ids(refused.values_list("file_id"))
     over = []
     for start in range(0, len(file_ids), BATCH):
         batch = file_ids[start : start + BATCH]

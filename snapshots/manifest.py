@@ -165,7 +165,8 @@ def _all_changes(repository: Repository, commit: str, blobs: Blobs, rules: ignor
         present.update(old.file_id for old in known.values())
         yield from _changes(listed, known, rules)
     if repository.sequence:
-        for path, old in _load(FileVersion.objects.filter(repository=repository, until=None)):
+        everything = _columns(FileVersion.objects.filter(repository=repository, until=None))
+        for path, old in _known_by_path(everything.iterator(chunk_size=2000)):
             if old.file_id not in present:
                 yield old.replaced_by(path)
 
@@ -211,12 +212,16 @@ def _known(repository: Repository, listed: _Listed) -> dict[bytes, _Known]:
         return {}
     # Not in one query: PostgreSQL without statistics would join every version of the repository first.
     ids = _ids_by_path(repository, {GitPath(path).digest: path for path, _ in listed})
-    return dict(_load(FileVersion.objects.filter(until=None, file__in=ids.values())))
+    # Read at once: for a batch of paths, a cursor would be three questions more.
+    return dict(_known_by_path(_columns(FileVersion.objects.filter(until=None, file__in=ids.values()))))
 
 
-def _load(versions: QuerySet[FileVersion]) -> Iterator[tuple[bytes, _Known]]:
-    columns = ("file__path", "file__raw_path", "pk", "file_id", "mode", "blob", "size", "sha256")
-    for path, raw, pk, file_id, mode, blob, size, sha256 in versions.values_list(*columns).iterator(chunk_size=2000):
+def _columns(versions: QuerySet[FileVersion]) -> QuerySet[FileVersion, tuple[Any, ...]]:
+    return versions.values_list("file__path", "file__raw_path", "pk", "file_id", "mode", "blob", "size", "sha256")
+
+
+def _known_by_path(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[bytes, _Known]]:
+    for path, raw, pk, file_id, mode, blob, size, sha256 in rows:
         yield (path.encode() if raw is None else bytes(raw)), _Known(pk, file_id, mode, blob, size, bytes(sha256))
 
 

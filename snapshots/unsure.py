@@ -11,7 +11,6 @@ were chosen then and are not now.
 from array import array
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 
 from django.db import transaction
 
@@ -27,6 +26,7 @@ from snapshots.changes import (
     present_at,
     read_told,
     rows_of,
+    sorted_ids,
     versions_at,
 )
 from snapshots.models import Delivered, Parked
@@ -50,7 +50,7 @@ def _differing(watch: Watch, sequence: int) -> "array[int]":
     rows = began.union(ended)
     if not _begun(watch).is_like(watch.selection):
         rows = began.union(ended, *present_at(watch, watch.begun_sequence))
-    return array("q", chain.from_iterable(rows.order_by("file_id").iterator(chunk_size=2000)))
+    return sorted_ids(rows)
 
 
 def _begun(watch: Watch) -> Selection:
