@@ -3,9 +3,14 @@
 import gc
 from importlib import import_module
 
+import pycurl
 from django.apps import apps
 from django.db import connections
+from django.db.models import F, Model
 from django.urls import reverse
+from rq.utils import now, utcformat, utcparse
+
+from repositories.base import queue
 
 # The jobs, and what Django and Python put off importing until they need it.
 _JOBS = ("snapshots.jobs", "django.db.models.sql.compiler", "encodings.idna", "_strptime")
@@ -29,8 +34,8 @@ def for_children() -> None:
     for module in _COMMANDS:
         import_module(module)
     for model in apps.get_models():
-        # Written, not run: Django remembers what it finds out about a model at the first query, 2 MB in each fork.
-        model._default_manager.filter(pk=0).query.sql_with_params()
+        _write_queries(model)
+    _use_libraries()
     _keep_shared()
 
 
@@ -40,6 +45,25 @@ def for_web() -> None:
     reverse("admin:index")  # reads all URLs, and so imports all views
     connections.close_all()  # the application has looked at the encryption keys
     _keep_shared()
+
+
+def _write_queries(model: type[Model]) -> None:
+    """Written, not run: Django remembers what it finds out about a model at the first query that needs it. In each fork
+    that would be 2 MB and some milliseconds."""
+    rows = model._default_manager.filter(pk=0)
+    rows.query.sql_with_params()
+    _ = model._meta.fields_map  # the names of those that refer to it
+    for field in model._meta.concrete_fields:
+        if field.is_relation:
+            joined = rows.select_related(field.name).filter(**{f"{field.name}__pk__gt": F("pk")})
+            joined.query.sql_with_params()
+
+
+def _use_libraries() -> None:
+    """What they make at their first use and keep takes a fork milliseconds. None of it is a thread or a connection."""
+    pycurl.CurlMulti().close()
+    utcparse(utcformat(now()))  # RQ's times: the pattern of their format
+    queue.connection()  # the client, which connects when it is first asked
 
 
 def _keep_shared() -> None:

@@ -53,6 +53,22 @@ def test_what_the_supervisor_forks_has_nothing_of_the_web_and_no_migrations() ->
     assert [name for name in loaded if name in OF_THE_WEB or ".migrations.0" in name] == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_is_forked_is_warm_and_has_no_thread_and_no_connection() -> None:
+    script = (
+        "import django, os, sys, threading; django.setup();"
+        "from docora.processes import warm_up; before = os.listdir('/proc/self/fd'); warm_up.for_children();"
+        "from repositories.base import queue;"
+        "print(queue.connection.cache_info().currsize, threading.active_count(),"
+        " len(os.listdir('/proc/self/fd')) - len(before))"
+    )
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "docora.settings"}
+    output = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert output.split() == ["1", "1", "0"]
+
+
 @pytest.mark.slow
 def test_one_process_queues_what_is_due_later_for_all_queues(valkey: redis.Redis) -> None:
     first, second = (Worker([name], connection=valkey, serializer=JSONSerializer) for name in ("urgent", "deliveries"))
