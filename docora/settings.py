@@ -94,6 +94,9 @@ def _database(url: str) -> dict[str, object]:
         ) from None
     if config["ENGINE"] == "django.db.backends.sqlite3":
         config["OPTIONS"] = _SQLITE if keys.may_create else _SQLITE | {"factory": ExistingSqlite}
+    else:
+        # Told to PostgreSQL as it is connected to; else Django asks for it with a statement, in the fork of every job.
+        os.environ["PGTZ"] = "UTC"
     return config
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from docora import env
 from tests.support import warm_python
@@ -143,3 +145,14 @@ def test_what_compose_gives_to_docora_are_settings() -> None:
     names = re.findall(r"^      (\w+):", given, re.MULTILINE)
     assert len(names) > 4
     assert sorted(set(names) - env.SETTINGS.keys()) == []
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no time zone")
+@pytest.mark.django_db(transaction=True)
+def test_postgresql_hears_of_the_time_zone_with_the_connection() -> None:
+    connection.close()
+    with CaptureQueriesContext(connection) as captured:
+        connection.close()
+        connection.ensure_connection()
+        assert connection.connection.info.parameter_status("TimeZone") == "UTC"
+    assert captured.captured_queries == []
