@@ -137,7 +137,6 @@ class _Handler(BaseHTTPRequestHandler):
             "PATH_INFO": f"/{endpoint}",
             "QUERY_STRING": urlsplit(self.path).query,
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
             "REMOTE_ADDR": self.client_address[0],
         }
