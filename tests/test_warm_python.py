@@ -50,6 +50,20 @@ def test_it_has_the_same_words_streams_environment_and_signals(environment: dict
     assert json.loads(warm.stdout) == json.loads(new.stdout)
 
 
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_it_ignores_what_whoever_starts_it_ignores_by_now(
+    environment: dict[str, str], handler: signal.Handlers
+) -> None:
+    """As below nohup, where another test may have set the signal anew since the warm Python was started."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        shown = warm_python.run(*WORDS, environment=environment)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    signals = dict(zip(signal.valid_signals(), json.loads(shown.stdout)["signals"], strict=True))
+    assert signals[signal.SIGHUP] == str(handler)
+
+
 def test_its_exit_status_and_its_errors_are_those_of_the_command(environment: dict[str, str]) -> None:
     result = warm_python.run("no_such_command", environment=environment)
     assert result.returncode == 1

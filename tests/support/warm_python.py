@@ -88,6 +88,7 @@ def start(
         "environment": dict(environment),
         "folder": str(ROOT),
         "umask": _umask(),
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
         "own_mark": own_mark,
     }
     news, status = os.pipe()
