@@ -80,14 +80,26 @@ def test_a_killed_process_leaves_no_lock_file(repos: Path, monkeypatch: pytest.M
     assert orphan.wait() == -signal.SIGKILL
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("like_a_killed_holder")
-def test_the_next_holder_waits_for_the_orphan_of_the_one_before(repos: Path) -> None:
-    with repo_lock(KEY, job_id="killed") as held:
-        orphan = start_child(held, "sleep", "1")
+def test_the_next_holder_waits_for_the_orphan_of_the_one_before(
+    repos: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REPO_LOCK_WAIT = 100
+    with repo_lock(KEY, job_id="killed") as held, held.inherit() as fd:
+        orphan = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True, pass_fds=(fd,))
+    assert orphan.stdin
     assert [path.name for path in (repos / ".locks").iterdir()] == ["owner%2Frepo"]
+    sleep, input_of_the_orphan = time.sleep, orphan.stdin
+
+    def let_it_end(seconds: float) -> None:
+        input_of_the_orphan.close()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", let_it_end)
     with repo_lock(KEY, job_id="next") as held, held.inherit():
-        assert orphan.poll() == 0, "it was still running"
+        assert input_of_the_orphan.closed, "it was not waited for"
+        # Free by now, but the kernel may still be busy with its end.
+        assert orphan.wait(timeout=30) == 0
     assert list((repos / ".locks").iterdir()) == []
 
 
