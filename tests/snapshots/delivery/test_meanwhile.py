@@ -16,6 +16,7 @@ from snapshots import look as snapshots
 from snapshots.delivery import redelivery, tell
 from snapshots.delivery import run as runs
 from snapshots.delivery.run import Run, Told
+from snapshots.delivery.webhooks import WebhookClient
 from snapshots.models import Delivered, Delivery, Parked
 from tests.support.beside import beside
 from tests.support.worker import Work, snapshot
@@ -93,6 +94,35 @@ def test_what_is_committed_during_a_run_follows_in_the_same_job(
     watch.refresh_from_db()
     assert watch.synced_commit == remote.tip()
     assert alice.files[watch.repository.public_id]["README.md"] == b"third"
+    assert alice.problems == []
+
+
+def test_what_is_answered_after_a_run_has_stopped_for_other_options_is_not_told_again(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to one message comes when the run has noticed the change, and sends nothing more."""
+    monkeypatch.setattr(runs, "_PULSE", 0.01)
+    App.objects.update(max_in_flight=2)
+    watch = watches.watch(App.objects.get(), remote.url)
+    has_stopped, drop_waiting = threading.Event(), WebhookClient.drop_waiting
+
+    def stop(client: WebhookClient[Any]) -> None:
+        has_stopped.set()
+        drop_waiting(client)
+
+    def choose_others(request: ReceivedRequest) -> None:
+        if request.path == "README.md":
+            alice.on_request = lambda _: None
+            beside(lambda: watches.change_options(alice_app, watch.repository.public_id, exclude=("*.png",)))
+            has_stopped.wait(10)
+
+    monkeypatch.setattr(WebhookClient, "drop_waiting", stop)
+    alice.on_request = choose_others
+    work()
+    assert has_stopped.is_set()
+    assert [request.path for request in alice.requests].count("README.md") == 1
+    assert set(alice.files_of(watch.repository.public_id)) == {"README.md", "docs/start.md"}
+    assert (Watch.objects.get().status, Watch.objects.get().files) == (WatchStatus.SYNCED, 2)
     assert alice.problems == []
 
 
