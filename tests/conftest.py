@@ -25,7 +25,7 @@ from docora.demo.receiver import Receiver
 from docora.limits import rate
 from docora.processes import valkey as embedded
 from repositories import accounts, repo_lock
-from repositories.base import counters, queue
+from repositories.base import connections, counters, queue
 from repositories.models import App, Watch
 from tests.support import postgres
 from tests.support.api import Api
@@ -175,7 +175,7 @@ def valkey(valkey_socket: Path, settings: Settings, monkeypatch: pytest.MonkeyPa
     settings.REDIS_URL = url
 
     def connect(*, timeout: float = 5) -> redis.Redis:
-        return redis.Redis.from_url(url, socket_timeout=timeout)
+        return redis.Redis.from_url(url, socket_timeout=timeout, **connections.OPTIONS)
 
     monkeypatch.setattr("repositories.base.connections.connect", connect)
     queue.connection.cache_clear()

@@ -17,7 +17,7 @@ from rq.scheduler import RQScheduler
 from docora.processes import parent_death
 from repositories.base import disks, log_context
 from repositories.base import queue as queues
-from repositories.base.connections import ANONYMOUS
+from repositories.base.connections import OPTIONS
 from repositories.base.listed_job import ListedJob
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
 
@@ -35,7 +35,7 @@ class Worker(RqWorker):
         kwargs.setdefault("maintenance_interval", 10)
         kwargs.setdefault("job_monitoring_interval", 5)
         super().__init__(*args, **kwargs)
-        self.connection.connection_pool.connection_kwargs.update(ANONYMOUS)
+        self.connection.connection_pool.connection_kwargs.update(OPTIONS)
         self._horse_ended_badly = False
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
