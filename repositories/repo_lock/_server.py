@@ -20,6 +20,7 @@ The four keys of a lock share a hash tag, so that they live in one slot of a clu
 import os
 import secrets
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,6 +168,47 @@ class LockStatus:
     waiters: tuple[str, ...]
 
 
+class _Flag(threading.Event):
+    """An event without a lock: one thread has it for itself."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._is_set:
+            time.sleep(timeout or 0)
+        return self._is_set
+
+
+class _Line(PubSub):
+    """A subscription that a job's time-out may interrupt anywhere.
+
+    In redis-py's own it may come when the event has just taken its lock. Nobody would give that back, and whoever
+    closes the subscription, or lets go of it, would wait for ever.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._flag = _Flag()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def subscribed_event(self) -> threading.Event:
+        return self._flag
+
+    @subscribed_event.setter
+    def subscribed_event(self, _: threading.Event) -> None:
+        """What redis-py would have."""
+
+
 class LockServer:
     """The lock's own client. It retries nothing: only its caller knows what a lost answer means."""
 
@@ -205,7 +247,7 @@ class LockServer:
 
     def subscribe(self, names: Names, token: str) -> PubSub:
         """Listen on the token's own channel, confirmed by the server. The caller closes it."""
-        pubsub: PubSub = self._client.pubsub()
+        pubsub = _Line(self._client.connection_pool)
         try:
             pubsub.subscribe(names.channel(token))
             if pubsub.get_message(timeout=2) is None:

@@ -1,8 +1,12 @@
 """Answers that are lost, a server that is gone, a job's time-out at the worst moment."""
 
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import redis
@@ -34,6 +38,30 @@ def test_each_script_may_be_sent_twice(server: redis.Redis) -> None:
     assert lock_server.leave(names, token)
     assert not lock_server.leave(names, token)
     assert not lock_server.renew(names, token, ttl=60)
+
+
+def test_a_time_out_in_the_middle_of_a_subscription_does_not_hold_up_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst moment of it: an event has taken its lock, and has not begun with what the lock is for."""
+    lock_server = LockServer(timeout=2)
+
+    def ring(condition: Any) -> None:
+        condition._lock.acquire()
+        raise Alarm
+
+    def subscribe_and_close() -> None:
+        with contextlib.suppress(Alarm), monkeypatch.context() as patched:
+            patched.setattr(threading.Condition, "__enter__", ring)
+            line = lock_server.subscribe(Names(KEY), new_token("1"))
+            line.close()
+        ended.put(None)
+
+    ended: SimpleQueue[None] = SimpleQueue()
+    threading.Thread(target=subscribe_and_close, daemon=True).start()
+    ended.get(timeout=20)
+
+
+class Alarm(Exception):
+    """What a job's time-out raises, wherever the main thread happens to be."""
 
 
 class LostAnswers:
