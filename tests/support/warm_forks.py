@@ -111,15 +111,15 @@ def _tell_who_has_ended(running: dict[int, int]) -> None:
 
 
 # Set by Python itself, whatever it has got.
-_OF_PYTHON = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
-_UNCHANGEABLE = {signal.SIGKILL, signal.SIGSTOP}
+_OF_PYTHON: set[int] = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
+_UNCHANGEABLE: set[int] = {signal.SIGKILL, signal.SIGSTOP}
 
 
 def become(
     program: list[str], environment: dict[str, str], folder: str, umask: int, ignored: list[int], own_mark: str
 ) -> None:
     """All that a new process would have got from whoever starts it."""
-    for number in signal.valid_signals() - _OF_PYTHON - _UNCHANGEABLE:
+    for number in set[int](signal.valid_signals()) - _OF_PYTHON - _UNCHANGEABLE:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     if own_mark:
         environment = environment | {own_mark: f"{os.getpid()}-{secrets.token_hex(4)}"}
