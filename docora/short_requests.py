@@ -14,12 +14,13 @@ SHORT = 64 << 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortRequest:
     path: str
+    """Without a query, and with nothing encoded in it."""
     headers: Mapping[str, str]
-    """ASCII alone; by names of any case."""
+    """ASCII alone, each once; by names of any case."""
     body: bytes
     remote_address: str
     arrived: float
-    """By the monotonic clock."""
+    """When all of it was there, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

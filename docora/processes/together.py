@@ -7,6 +7,7 @@ more there are, the less each costs.
 
 import asyncio
 import logging
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from aiohttp import web
@@ -30,17 +31,15 @@ class Together:
         self._batches: asyncio.Task[None] | None = None
 
     def takes(self, request: web.Request) -> bool:
-        return all(map(str.isascii, request.headers.values())) and self._answerer.takes(
-            request.method, request.raw_path, request.headers
-        )
+        return _is_plain(request) and self._answerer.takes(request.method, request.raw_path, request.headers)
 
-    async def answer(self, request: web.Request, body: bytes, arrived: float) -> web.Response:
+    async def answer(self, request: web.Request, body: bytes) -> web.Response:
         short = ShortRequest(
             path=request.raw_path,
             headers=request.headers,
             body=body,
             remote_address=request.remote or "",
-            arrived=arrived,
+            arrived=time.monotonic(),
         )
         answer = await self._in_next_batch(short)
         response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
@@ -84,6 +83,16 @@ class Together:
             for answer, found in answered:
                 if not answer.done():  # it is if its request was cancelled, because the process ends
                     answer.set_result(found)
+
+
+def _is_plain(request: web.Request) -> bool:
+    """Nothing in it that servers understand in more than one way: encoded characters, or a header that comes twice."""
+    headers = request.headers
+    return (
+        not {"?", "%"}.intersection(request.raw_path)
+        and all(map(str.isascii, headers.values()))
+        and len({name.lower() for name in headers}) == len(headers)
+    )
 
 
 def _log_failure(work: "Future[None]") -> None:

@@ -8,7 +8,6 @@ Requests that the application can answer together do not take a thread each (`to
 
 import asyncio
 import io
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -37,10 +36,9 @@ class Bridge:
         self._together = Together(answerer) if answerer else None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        arrived = time.monotonic()
         body = await _body(request)
         if self._together and isinstance(body, bytes) and self._together.takes(request):
-            return await self._together.answer(request, body, arrived)
+            return await self._together.answer(request, body)
         environ = _environ(request)
         environ["wsgi.input"] = io.BytesIO(body) if isinstance(body, bytes) else body
         loop = asyncio.get_running_loop()
@@ -138,9 +136,12 @@ class _Exchange:
         try:
             pieces = iter(answer)
             begun, is_all = _take(pieces)
-            if is_all or self._request.method == hdrs.METH_HEAD:
+            if is_all:
                 return web.Response(status=self._status, headers=self._headers, body=begun)
-            return self._stream(begun, pieces)
+            response = web.StreamResponse(status=self._status, headers=self._headers)
+            if self._request.method != hdrs.METH_HEAD:
+                self._stream(response, begun, pieces)
+            return response
         finally:
             if close := getattr(answer, "close", None):
                 close()
@@ -155,14 +156,12 @@ class _Exchange:
         # Django's cookies begin with a space.
         self._headers = CIMultiDict((name, value.strip()) for name, value in headers)
 
-    def _stream(self, begun: bytes, pieces: Iterator[bytes]) -> web.StreamResponse:
+    def _stream(self, response: web.StreamResponse, begun: bytes, pieces: Iterator[bytes]) -> None:
         """Raises if the client is gone, or takes nothing any more: then nothing more is read for it."""
-        response = web.StreamResponse(status=self._status, headers=self._headers)
         self._in_loop(response.prepare(self._request))
         self._in_loop(response.write(begun))
         for piece in pieces:
             self._in_loop(response.write(piece))
-        return response
 
     def _in_loop(self, step: Any) -> None:
         try:

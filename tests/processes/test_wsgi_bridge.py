@@ -115,14 +115,17 @@ def test_a_packed_body_is_not_unpacked() -> None:
     assert echo.body == b"\x1f\x8b not gzip"
 
 
-def test_head_has_the_headers_alone() -> None:
+@pytest.mark.parametrize("length", [10, LONG])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_head_has_the_headers_alone(length: int, is_told: bool) -> None:
     def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        start_response("200 OK", [("Content-Length", str(LONG))])
-        return [b"x" * LONG]
+        start_response("200 OK", [("Content-Length", str(length))] if is_told else [])
+        return [b"x" * length]
 
     with served(application) as port:
         answer = call(port, "HEAD", "/")
-        assert (answer.status, answer.getheader("Content-Length"), answer.read()) == (200, str(LONG), b"")
+        assert (answer.status, answer.read()) == (200, b"")
+        assert answer.getheader("Content-Length") == (str(length) if is_told or length == 10 else None)
 
 
 def test_clients_that_send_nothing_or_half_hold_no_thread() -> None:
@@ -261,6 +264,11 @@ def test_what_the_batches_do_not_take_is_left_to_the_application() -> None:
         assert call(port, "POST", "/short", b"x" * (SHORT + 1)).status == 201
         assert call(port, "POST", "/short", X_Name="é".encode().decode("latin-1")).status == 201
         assert call(port, "POST", "/short", iter([b"chunked"])).status == 201
+        for target in ("/short?query", "/short%20"):
+            assert call(port, "POST", target).status == 201
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"POST /short HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1\r\nx-forwarded-for: 2\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 201"
     assert batches.batches == []
 
 

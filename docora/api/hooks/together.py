@@ -7,6 +7,7 @@ the same steps (`receive`).
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -39,9 +40,10 @@ class HooksTogether:
         self._failed_at = 0.0
 
     def prepare(self) -> None:
-        """What is opened for the first hook of a burst would make all of them wait."""
-        connection.ensure_connection()
-        arrivals.prepare()
+        """Else a whole burst would wait for what its first hook opens. What cannot be opened now is opened then."""
+        with suppress(DatabaseError, redis.RedisError):
+            connection.ensure_connection()
+            arrivals.prepare()
 
     def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         return (
@@ -53,16 +55,18 @@ class HooksTogether:
 
     def answer_all(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
         """In the order in which they came."""
+        # Each has a tenth of a second. Those that have waited behind a question that failed have used it up.
+        late = [request for request in requests if request.arrived < self._failed_at]
+        refused = _unavailable(late, redis.TimeoutError("it did not answer the hooks before")) if late else []
+        return refused + self._answer_in_time(requests[len(late) :])
+
+    def _answer_in_time(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
         try:
-            # Each has a tenth of a second. Those that have waited behind a question that failed have used it up.
-            if requests[0].arrived < self._failed_at:
-                raise redis.TimeoutError("it did not answer the hooks before this one")
             arrived = [_read(request) for request in requests]
-            taken_in = arrivals.take_in(arrived)
+            taken_in = arrivals.take_in(arrived) if arrived else []
         except (redis.RedisError, DatabaseError) as error:
             self._failed_at = time.monotonic()
-            response = receive.unavailable(error)
-            return [_short(response, _request_id(request)) for request in requests]
+            return _unavailable(requests, error)
         return [_answer(arrival, outcome) for arrival, outcome in zip(arrived, taken_in, strict=True)]
 
 
@@ -85,6 +89,11 @@ def _answer(arrival: Arrival, taken_in: TakenIn) -> ShortAnswer:
         return _short(receive.too_many(taken_in), arrival.request_id)
     answer = _short(receive.answer(arrival), arrival.request_id)
     return replace(answer, then=taken_in) if arrival.outcome == ACCEPTED else answer
+
+
+def _unavailable(requests: Sequence[ShortRequest], error: Exception) -> list[ShortAnswer]:
+    response = receive.unavailable(error)
+    return [_short(response, _request_id(request)) for request in requests]
 
 
 def _short(response: HttpResponse, request_id: str) -> ShortAnswer:
