@@ -61,9 +61,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays until the end: the garbage collector need not look through it again and again."""
+    """What was imported stays until the end: the garbage collector need not look through it again and again.
+
+    And it need not come as often as where memory is dear: it took a tenth of the time of all tests.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 
