@@ -80,6 +80,7 @@ class PreparedWatch:
             return self._left[under].copy_to(stage)
         made = watches.watch(stage.app, stage.remote.url)
         work()
+        made.refresh_from_db()  # like a copy, it knows what the journey has left
         if is_usual:
             self._left[under] = _Left.of(stage, self._folder)
         return made
