@@ -22,6 +22,7 @@ from typing import Any
 # What takes longest of all that `manage.py up`, its web server and the other commands import.
 LIBRARIES = (
     "aiohttp",
+    "aiohttp.worker",
     "asgiref.sync",
     "cryptography.fernet",
     "cryptography.hazmat.primitives.serialization",
@@ -46,7 +47,6 @@ LIBRARIES = (
     "git",
     "gunicorn.app.base",
     "gunicorn.arbiter",
-    "gunicorn.workers.gthread",
     "jwt",
     "logging.config",
     "multiprocessing",
