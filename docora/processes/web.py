@@ -63,10 +63,8 @@ class Worker(GunicornWebWorker):
         bridge = Bridge(self.app.wsgi(), threads=self.cfg.threads)
 
         async def make_runner() -> web.AppRunner:
-            front = web.Application()
-            front.router.add_route("*", "/{path:.*}", bridge.answer)
+            front = bridge.front()
             front.on_response_prepare.append(_name_server)
-            front.on_cleanup.append(bridge.close)
             log.addFilter(_is_about_us)
             return web.AppRunner(
                 front,

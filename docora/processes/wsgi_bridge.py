@@ -35,6 +35,18 @@ class Bridge:
         answerer = getattr(application, "together", None)
         self._together = Together(answerer) if answerer else None
 
+    def front(self) -> web.Application:
+        """Every request comes here. As a middleware, because the patterns of aiohttp's routes do not fit every path: a
+        name in git may hold a line break."""
+
+        @web.middleware
+        async def answer(request: web.Request, handler: object) -> web.StreamResponse:
+            return await self.answer(request)
+
+        front = web.Application(middlewares=[answer])
+        front.on_cleanup.append(self.close)
+        return front
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         if self._together and isinstance(body, bytes) and self._together.takes(request):

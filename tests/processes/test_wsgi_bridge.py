@@ -29,10 +29,7 @@ def served(application: Application, *, threads: int = 2) -> Iterator[int]:
     found: dict[str, Any] = {}
 
     async def serve() -> None:
-        bridge = Bridge(application, threads=threads)
-        front = web.Application()
-        front.router.add_route("*", "/{path:.*}", bridge.answer)
-        front.on_cleanup.append(bridge.close)
+        front = Bridge(application, threads=threads).front()
         runner = web.AppRunner(front, keepalive_timeout=5, lingering_time=1, shutdown_timeout=5, auto_decompress=False)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -99,6 +96,26 @@ def test_headers_that_only_look_like_others_are_dropped_and_repeated_ones_are_jo
     assert echo.environ["HTTP_X_FORWARDED_FOR"] == "2.2.2.2,3.3.3.3"
     assert echo.environ["HTTP_X_TEXT"] == "\xe9"
     assert (echo.environ["PATH_INFO"], echo.environ["QUERY_STRING"]) == ("/path", "q")
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("/a%0Ab", "/a\nb"), ("//a", "//a"), ("/a/../b/./c", "/a/../b/./c"), ("/%2e%2E/%00", "/../\0"), ("*", "*")],
+)
+def test_every_path_reaches_the_application_as_it_is(target: str, path: str) -> None:
+    echo = Echo()
+    with served(echo) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"OPTIONS {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert client.recv(12) == b"HTTP/1.1 201"
+    assert echo.environ["PATH_INFO"] == path
+
+
+def test_a_client_that_asks_first_may_send_its_body() -> None:
+    with served(Echo()) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"body")
+        assert client.recv(12) == b"HTTP/1.1 201"
 
 
 @pytest.mark.parametrize("length", [0, 1, SHORT, SHORT + 1, LONG])
