@@ -117,6 +117,11 @@ def request_looks(repositories: Sequence[Hinted], found: Sequence[int]) -> None:
             queue.impatient_connection().eval(_NOTE_ASKED, 2, *_keys(repository.pk), _ASKED_FOR)
 
 
+def are_all_seen_to(found: Sequence[int]) -> bool:
+    """Whether `request_looks` would ask for none."""
+    return all(found[1::2])
+
+
 def newest(repository_id: int) -> Hint | None:
     value = cast(bytes | None, queue.connection().get(_WAITING.format(repository_id)))
     if value is None:

@@ -26,12 +26,13 @@ OVERLAP = timedelta(days=1)
 _PUBLIC_ID = re.compile(r"hook_[0-9a-f]{24}")
 # By hand: Django needs longer to make this question than the database to answer it, and hooks come in bursts.
 _FIND = """
-SELECT hook.host, hook.secret, CASE WHEN hook.previous_secret_until > %s THEN hook.previous_secret ELSE '' END,
+SELECT hook.public_id, hook.host, hook.secret,
+    CASE WHEN hook.previous_secret_until > %s THEN hook.previous_secret ELSE '' END,
     repository.id, repository.ref, repository.branch, repository.sequence
 FROM repositories_hook hook
 LEFT JOIN repositories_watch watch ON watch.id = hook.watch_id
 LEFT JOIN repositories_repository repository ON repository.id = watch.repository_id
-WHERE hook.public_id = %s
+WHERE hook.public_id IN
 """
 _OF_HOST = "SELECT id, ref, branch, sequence FROM repositories_repository WHERE clone_key IN (%s, %s)"
 _LOG = "docora:hook:{}"
@@ -131,18 +132,24 @@ def of(watch: Watch) -> Hook:
     return hook
 
 
-def find(public_id: str) -> OpenHook | None:
-    if not _PUBLIC_ID.fullmatch(public_id):
-        return None
+def find(public_ids: Iterable[str]) -> dict[str, OpenHook]:
+    """Those that there are, by their ids."""
+    ids = [public_id for public_id in set(public_ids) if _PUBLIC_ID.fullmatch(public_id)]
+    if not ids:
+        return {}
     now = connection.ops.adapt_datetimefield_value(timezone.now())
-    rows = _rows(_FIND, [now, public_id])
-    if not rows:
-        return None
-    host, *stored, pk, ref, branch, sequence = rows[0]
+    places = ", ".join(["%s"] * len(ids))
+    rows = _rows(f"{_FIND} ({places})", [now, *ids])
+    return {row[0]: _opened(*row) for row in rows}
+
+
+def _opened(
+    public_id: str, host: str, secret: str, previous: str, pk: int | None, ref: str, branch: str, sequence: int
+) -> OpenHook:
     return OpenHook(
         public_id=public_id,
         host=host,
-        secrets=[_decrypt(secret) for secret in stored if secret],
+        secrets=[_decrypt(stored) for stored in (secret, previous) if stored],
         repository=Watched(pk, ref, branch, sequence) if pk else None,
     )
 

@@ -44,6 +44,8 @@ class Bridge:
             return await self.answer(request)
 
         front = web.Application(middlewares=[answer])
+        # For a path without a route, aiohttp would make a whole answer that says so before it calls the middleware.
+        front.router.add_route("*", "/{path:.*}", self.answer)
         front.on_cleanup.append(self.close)
         return front
 

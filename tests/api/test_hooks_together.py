@@ -3,6 +3,7 @@
 import pytest
 from django.db import OperationalError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils.datastructures import CaseInsensitiveMapping
 from pytest_django import Settings
 
@@ -75,6 +76,24 @@ def test_a_batch_is_one_question_and_each_has_its_own_answer(
     assert waiting() == [f"hint-{made.watch.repository_id}"]
 
 
+def test_a_batch_is_one_question_to_the_database(made: MadeHook) -> None:
+    sent = [one.short(url) for one, url in of_each_kind(made).values()]
+    with CaptureQueriesContext(connection) as questions:
+        HooksTogether().answer_all(sent)
+    assert len(questions) == 1
+
+
+def test_nothing_is_left_to_do_for_a_push_that_a_waiting_job_will_see(made: MadeHook) -> None:
+    answerer, sent = HooksTogether(), github(made.secret, "acme/handbook").short(made.url)
+    [first] = answerer.answer_all([sent])
+    [before_the_job_is_queued] = answerer.answer_all([sent])
+    assert first.then
+    assert before_the_job_is_queued.then
+    first.then()
+    [second] = answerer.answer_all([sent])
+    assert (second.status, second.then) == (202, None)
+
+
 def test_the_job_goes_back_to_the_request(made: MadeHook) -> None:
     sent = github(made.secret, "acme/handbook")
     for answered in (Sent.to, Sent.to_django):
@@ -95,10 +114,10 @@ def test_a_database_that_was_started_again_is_asked_again(made: MadeHook, monkey
     find = hooks.find
     failures = [OperationalError("terminating connection due to administrator command")]
 
-    def fail_once(public_id: str) -> hooks.OpenHook | None:
+    def fail_once(public_ids: list[str]) -> dict[str, hooks.OpenHook]:
         if failures:
             raise failures.pop()
-        return find(public_id)
+        return find(public_ids)
 
     monkeypatch.setattr(hooks, "find", fail_once)
     closed: list[bool] = []
@@ -124,7 +143,7 @@ def test_those_that_waited_behind_a_failed_question_are_answered_at_once(
 
 
 def test_a_database_that_is_away_is_a_503(made: MadeHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_public_id: str) -> None:
+    def fail(_public_ids: list[str]) -> None:
         raise OperationalError("gone")
 
     monkeypatch.setattr(hooks, "find", fail)

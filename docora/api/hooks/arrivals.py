@@ -62,8 +62,8 @@ class Arrival:
         return keys, [*buckets.values(), int(self.is_proven), *written_down, *hint_words]
 
 
-# What is left to be done after the answer, or why the hook is not taken.
-TakenIn = Callable[[], None] | RateLimited
+# What is left to be done after the answer, if anything; or why the hook is not taken.
+TakenIn = Callable[[], None] | RateLimited | None
 
 
 def prepare() -> None:
@@ -93,6 +93,8 @@ def _read(arrival: Arrival, answer: list[Any]) -> TakenIn:
     wait, *found = answer
     if float(wait):
         return RateLimited(float(wait))
+    if hints.are_all_seen_to(found) and not arrival.recheck_owner:
+        return None
     return partial(_ask_for_looks, arrival, found)
 
 

@@ -43,8 +43,9 @@ class Proofs:
     def _comparisons(self) -> Iterator[bool]:
         signatures = [self._headers.get(name, "").removeprefix("sha256=").lower().encode() for name in _HEX]
         for digest in self._plain:
+            expected = digest.hexdigest().encode()
             for signature in signatures:
-                yield hmac.compare_digest(digest.hexdigest().encode(), signature)
+                yield hmac.compare_digest(expected, signature)
         token = self._headers.get("X-Gitlab-Token", "").encode()
         for secret in self._secrets:
             yield hmac.compare_digest(secret, token)

@@ -12,7 +12,7 @@ asked for together with all else that Redis does for a hook (`arrivals`). Nothin
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 
@@ -48,8 +48,9 @@ _PATIENCE = 10.0
 _NO_HOOK = OpenHook(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
 
 
-def find(hook_id: str) -> OpenHook:
-    return hooks.find(hook_id) or _NO_HOOK
+def find(hook_ids: Sequence[str]) -> list[OpenHook]:
+    found = hooks.find(hook_ids)
+    return [found.get(hook_id, _NO_HOOK) for hook_id in hook_ids]
 
 
 def verify(hook: OpenHook, headers: Mapping[str, str], pieces: Iterable[bytes]) -> bytes | None:
@@ -128,7 +129,7 @@ def _too_long(request: HttpRequest) -> HttpResponse | None:
 def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     is_large = int(request.headers.get("Content-Length") or 0) > SHORT
     wait = rate.check_hook(client_address(request), hook_id, through=queue.impatient_connection()) if is_large else 0.0
-    hook = find(hook_id)
+    [hook] = find([hook_id])
     body = verify(hook, request.headers, _pieces(request))
     if wait and body is not None:
         raise RateLimited(wait)
@@ -137,7 +138,7 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     [taken_in] = arrivals.take_in([arrival])
     if isinstance(taken_in, RateLimited):
         raise taken_in
-    return _Accepted(then=taken_in) if arrival.outcome == ACCEPTED else answer(arrival)
+    return _Accepted(then=taken_in) if taken_in else answer(arrival)
 
 
 class _Accepted(HttpResponse):

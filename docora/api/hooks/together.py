@@ -19,7 +19,7 @@ from django.http.request import split_domain_port, validate_host
 from django.middleware.security import SecurityMiddleware
 
 from docora.api.hooks import arrivals, receive
-from docora.api.hooks.arrivals import ACCEPTED, Arrival, TakenIn
+from docora.api.hooks.arrivals import Arrival, TakenIn
 from docora.api.hooks.middleware import hook_id_in
 from docora.csp import ContentSecurityPolicy
 from docora.request_id import HEADER
@@ -62,7 +62,8 @@ class HooksTogether:
 
     def _answer_in_time(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
         try:
-            arrived = [_read(request) for request in requests]
+            hooks = _find([hook_id_in(request.path) for request in requests])
+            arrived = [_read(hook, request) for hook, request in zip(hooks, requests, strict=True)]
             taken_in = arrivals.take_in(arrived) if arrived else []
         except (redis.RedisError, DatabaseError) as error:
             self._failed_at = time.monotonic()
@@ -70,25 +71,23 @@ class HooksTogether:
         return [_answer(arrival, outcome) for arrival, outcome in zip(arrived, taken_in, strict=True)]
 
 
-def _read(request: ShortRequest) -> Arrival:
-    hook = _find(hook_id_in(request.path))
+def _read(hook: OpenHook, request: ShortRequest) -> Arrival:
     body = receive.verify(hook, request.headers, [request.body])
     return receive.read(hook, request.remote_address, request.headers, body, request_id=_request_id(request))
 
 
-def _find(hook_id: str) -> OpenHook:
+def _find(hook_ids: Sequence[str]) -> list[OpenHook]:
     try:
-        return receive.find(hook_id)
+        return receive.find(hook_ids)
     except DatabaseError:  # the server may have been started again since the last hook
         connection.close()
-        return receive.find(hook_id)
+        return receive.find(hook_ids)
 
 
 def _answer(arrival: Arrival, taken_in: TakenIn) -> ShortAnswer:
     if isinstance(taken_in, RateLimited):
         return _short(receive.too_many(taken_in), arrival.request_id)
-    answer = _short(receive.answer(arrival), arrival.request_id)
-    return replace(answer, then=taken_in) if arrival.outcome == ACCEPTED else answer
+    return replace(_short(receive.answer(arrival), arrival.request_id), then=taken_in)
 
 
 def _unavailable(requests: Sequence[ShortRequest], error: Exception) -> list[ShortAnswer]:
