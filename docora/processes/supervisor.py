@@ -34,7 +34,7 @@ from docora.processes.signals import StopRequests
 LOOK_INTERVAL = 0.5
 START_PATIENCE = 120.0
 # Of the workers: pages, hooks and Valkey come first where the processor is short.
-_NICENESS = 5
+_NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
