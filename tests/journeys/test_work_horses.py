@@ -68,6 +68,22 @@ def test_one_horse_does_one_job_after_the_other(cast: Cast, worker: BaseProcess,
     assert not cast.server.keys("rq:execution*"), "a job counts as being executed"
 
 
+def test_a_job_goes_to_a_worker_that_keeps_a_horse(cast: Cast, do: Callable[..., Job]) -> None:
+    def waiting() -> list[int]:
+        """For how many seconds each worker has stood in line."""
+        return sorted(int(client["idle"]) for client in cast.server.client_list() if "b" in client["flags"])
+
+    for _ in range(2):
+        cast.start(work)
+    cast.until(lambda: len(waiting()) == 2)
+    for count in range(1, 4):
+        do()
+        cast.until(lambda: cast.journal.exists() and len(cast.journal.read_text().split()) == count)  # noqa: B023
+        # The one without a horse has gone to the end of the line since.
+        cast.until(lambda: (line := waiting())[0] + 1 < line[-1] and len(line) == 2)
+    assert len(set(cast.journal.read_text().split())) == 1
+
+
 @pytest.mark.parametrize("last", ["note_and_fail", "note_and_fill_memory"])
 def test_after_a_job_that_failed_or_was_large_comes_a_fresh_horse(
     cast: Cast, worker: BaseProcess, do: Callable[..., Job], last: str

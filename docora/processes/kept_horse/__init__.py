@@ -11,6 +11,8 @@ __all__ = ["RQ_INTERNALS", "HorseKeepingWorker"]
 RQ_INTERNALS = {
     "_horse_pid": "set when a kept horse takes a job: RQ itself sets it at a fork, and to 0 when a job has ended",
     "execution": "made anew in the horse, where RQ expects the one that the worker made before its fork",
+    "dequeue_timeout": "asked for before each job: shorter in a worker without a horse",
+    "connection_timeout": "asked for when the worker is made: for the longer one of the two",
     "fork_work_horse": "called by execute_job in the worker; gives the job to the kept horse, if there is one",
     "perform_job": "called once in the horse; goes on with further jobs",
     "wait_for_horse": "called by monitor_work_horse, again after each alarm; returns when a job is done",

@@ -11,12 +11,28 @@ from rq.job import Job
 from docora.processes.kept_horse.channel import HorseChannel, Order
 from docora.processes.worker import Worker
 
+_WAIT_WITHOUT_HORSE = 1
+
 
 class HorseKeepingWorker(Worker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         self._channel: HorseChannel | None = None
+        super().__init__(*args, **kwargs)
         self._horse_is_killed = False
+
+    @property
+    def dequeue_timeout(self) -> int:
+        """Seconds after which a worker that waits for a job goes to the end of the line.
+
+        Redis gives a job to the worker that has waited longest. One without a horse would have to fork first, so it
+        lets the others pass.
+        """
+        return super().dequeue_timeout if self._channel else _WAIT_WITHOUT_HORSE
+
+    @property
+    def connection_timeout(self) -> int:
+        """The same for both: it is asked for once, when the connection is made."""
+        return super().dequeue_timeout + 10
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         self._horse_is_killed = False
