@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ def cpu_of_own_children() -> float:
     """Processor time of the children of this process that have ended: bare git's."""
     times = os.times()
     return times.children_user + times.children_system
+
+
+def processor_ticks() -> Counter[str]:
+    """What all processors have spent their time on since the machine started."""
+    words = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    kinds = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    return Counter(dict(zip(kinds, map(int, words), strict=True)))
 
 
 def pss(pid: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
+from benchmarks.path import usage
 from benchmarks.path.bench import Bench
 from benchmarks.path.remote import Remote
 from benchmarks.path.report import Outcome
@@ -50,7 +51,9 @@ def _measure(bench: Bench, repositories: int, hooks: int) -> _Burst:
         commits = [_prepared(watch.remote, hooks // repositories) for watch in watches]
         since = time.monotonic()
         with stage.unobserved():
+            before = usage.processor_ticks()
             took = _send_all(doors, commits, hooks)
+            ticks = usage.processor_ticks() - before
         for watch, prepared in zip(watches, commits, strict=True):
             stage.told(watch, prepared[-1], paths=1, seconds=bench.patience)
         time.sleep(_SETTLED)
@@ -59,7 +62,8 @@ def _measure(bench: Bench, repositories: int, hooks: int) -> _Burst:
     detail = (
         f"{len(took)} hooks, answered in p50 {1000 * ordered[len(ordered) // 2]:.0f} ms,"
         f" worst {1000 * ordered[-1]:.0f} ms; {in_all} looks at {repositories} repositories, at most {most} each;"
-        " the last commit of each was delivered"
+        " the last commit of each was delivered;"
+        f" of the processors, {ticks['steal'] / ticks.total():.0%} went to other machines on the same host"
     )
     return _Burst(ordered[-1], most, detail)
 
