@@ -227,6 +227,14 @@ def test_a_wait_for_the_end_of_a_job_can_be_repeated() -> None:
     ends.close()
 
 
+def test_a_worker_does_not_take_its_longest_wait_for_a_broken_connection(cast: Cast) -> None:
+    worker = HorseKeepingWorker(["snapshots"], connection=cast.server, worker_ttl=30)
+    without_horse = worker.dequeue_timeout
+    worker._channel = channel.HorseChannel()
+    assert without_horse < worker.dequeue_timeout < cast.server.connection_pool.connection_kwargs["socket_timeout"]
+    worker._channel.close()
+
+
 def test_each_part_of_rq_that_a_kept_horse_relies_on_is_named_and_still_there(cast: Cast) -> None:
     worker = Worker(["snapshots"], connection=cast.server)
     assert {name for name in RQ_INTERNALS if not hasattr(worker, name)} == set()

@@ -1,5 +1,5 @@
-"""Short hooks that arrive at the same time are answered at the same time: one question to Redis for all of them, and
-none of Django's handling of requests. A git host may send hundreds in a second.
+"""Short hooks that arrive at the same time are answered at the same time: one question to the database and one to Redis
+for all of them, and none of Django's handling of requests. A git host may send hundreds in a second.
 
 Whatever is not an ordinary short hook, such as one for a host that is not ours, is left to Django, which answers it by
 the same steps (`receive`).
