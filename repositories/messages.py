@@ -9,6 +9,8 @@ from django.conf import settings
 
 from repositories.base import queue
 
+RECONCILE = "snapshots.jobs.reconcile_all"
+
 # The slow lane has the time for one file of a gibibyte in pieces that take seconds each.
 _DELIVERY_TIMEOUT = 6 * 3600
 _RECONCILE_TIMEOUT = 6 * 3600
@@ -91,7 +93,7 @@ def recheck_owner(owner: str) -> None:
 
 
 def reconcile() -> None:
-    queue.enqueue(queue.SNAPSHOTS, "snapshots.jobs.reconcile_all", None, job_id="reconcile", timeout=_RECONCILE_TIMEOUT)
+    queue.enqueue(queue.SNAPSHOTS, RECONCILE, None, job_id="reconcile", timeout=_RECONCILE_TIMEOUT)
 
 
 def deliver(watch_id: int, *, lane: str) -> None:

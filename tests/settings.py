@@ -34,6 +34,7 @@ JOB_FUNCTIONS = (  # jobs of the tests' own
     "builtins.abs",
     "time.sleep",
     "tests.support.horse_jobs.note",
+    "tests.support.horse_jobs.note_and_come_rarely",
     "tests.support.horse_jobs.note_and_fail",
     "tests.support.horse_jobs.note_and_fill_memory",
     "tests.support.lock_jobs.fetch",

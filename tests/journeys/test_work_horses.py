@@ -15,6 +15,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from docora.processes.kept_horse import RQ_INTERNALS, HorseKeepingWorker, channel
+from repositories import messages
 from tests.support.lock_cast import Cast, send, work
 
 pytestmark = pytest.mark.slow
@@ -84,10 +85,12 @@ def test_a_job_goes_to_a_worker_that_keeps_a_horse(cast: Cast, do: Callable[...,
     assert len(set(cast.journal.read_text().split())) == 1
 
 
-@pytest.mark.parametrize("last", ["note_and_fail", "note_and_fill_memory"])
-def test_after_a_job_that_failed_or_was_large_comes_a_fresh_horse(
-    cast: Cast, worker: BaseProcess, do: Callable[..., Job], last: str
+@pytest.mark.parametrize("last", ["note_and_fail", "note_and_fill_memory", "note_and_come_rarely"])
+def test_after_a_job_that_failed_was_large_or_is_rare_comes_a_fresh_horse(
+    cast: Cast, do: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
+    monkeypatch.setattr(messages, "RECONCILE", f"{JOBS}.note_and_come_rarely")
+    cast.start(work)
     jobs = [do(), do(last), do()]
     one, same, fresh = horses(cast, 3)
     assert one == same != fresh

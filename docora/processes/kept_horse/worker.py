@@ -10,6 +10,7 @@ from rq.job import Job
 
 from docora.processes.kept_horse.channel import HorseChannel, Order
 from docora.processes.worker import Worker
+from repositories import messages
 
 _WAIT_WITHOUT_HORSE = 1
 
@@ -53,10 +54,13 @@ class HorseKeepingWorker(Worker):
         return False
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
-        """In the horse: one job after the other, for as long as they end well."""
+        """In the horse: one job after the other, for as long as they end well.
+
+        Reconciliation comes at the start and then once an hour: its horse would be kept for nothing.
+        """
         end = self._channel.horse_end() if self._channel else None
         ended_well = super().perform_job(job, queue)
-        while end and ended_well and (order := end.next_order()):
+        while end and ended_well and job.func_name != messages.RECONCILE and (order := end.next_order()):
             close_old_connections()
             self.execution = Execution(order.execution_id, order.job_id, self.connection, self.name)
             job = self.job_class.fetch(order.job_id, self.connection, self.serializer)
