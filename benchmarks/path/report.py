@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,11 @@ class Outcome:
     @property
     def ratio(self) -> float | None:
         return self.ours / self.reference if self.reference else None
+
+
+def middle(found: Sequence[Outcome]) -> Outcome:
+    """The one with the middle ratio: a machine that was slow for one part of one round does not decide."""
+    return sorted(found, key=lambda outcome: outcome.ratio or 0)[len(found) // 2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from benchmarks.path.looks import cpu_of_looks, hour_of_looks, rate_of_looks
 from benchmarks.path.many import apps, register, repositories
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Shape
-from benchmarks.path.report import Goal, Outcome
+from benchmarks.path.report import Goal, Outcome, middle
 from benchmarks.path.stage import Stage
 
 _MB = 1e6
@@ -37,7 +37,9 @@ def all_rows(sizes: Sizes) -> dict[str, Row]:
         "first-small": Row(f"first sync, {sizes.small.title}", None, partial(_first, name="small", shape=sizes.small)),
         "change-small": Row(f"{one} {sizes.small.title}", thrice, partial(change, name="small", shape=sizes.small)),
         "first-medium": Row(
-            f"first sync, {sizes.medium.title}", Goal(limit=1.5), partial(_first, name="medium", shape=sizes.medium)
+            f"first sync, {sizes.medium.title}",
+            Goal(limit=1.5),
+            partial(_first, name="medium", shape=sizes.medium, times=3),
         ),
         "change-medium": Row(f"{one} {sizes.medium.title}", thrice, partial(change, name="medium", shape=sizes.medium)),
         "first-large": Row(f"first sync, {sizes.large.title}", None, partial(_first, name="large", shape=sizes.large)),
@@ -69,22 +71,22 @@ def all_rows(sizes: Sizes) -> dict[str, Row]:
     }
 
 
-def _first(bench: Bench, *, name: str, shape: Shape) -> Outcome:
-    return bench.synced(name, bench.generated(name, shape)).first_sync
+def _first(bench: Bench, *, name: str, shape: Shape, times: int = 1) -> Outcome:
+    template = bench.generated(name, shape)
+    stage, found = (synced := bench.synced(name, template)).stage, [synced.first_sync]
+    for number in range(1, times):
+        copy = stage.publish(f"bench/{name}-{number}", template())
+        found.append(bench.sync(stage, copy, f"reader-{number}").first_sync)
+    return middle(found)
 
 
 def _deliveries(bench: Bench) -> Outcome:
     """Between the first acknowledgement and the last one: without the snapshot before."""
-    count = bench.sizes.deliveries
     with bench.stage() as stage:
-        found = [_deliver_once(stage, count, number, bench.patience) for number in range(3)]
-    ours, cpu, bare, bare_cpu = map(median, zip(*found, strict=True))
-    detail = f"CPU {1000 * cpu / count:.2f} ms each; bare client's {1000 * bare_cpu / count:.2f} ms, without signing"
-    return Outcome(ours=ours, reference=bare, unit="/s", detail=detail)
+        return middle([_deliver_once(stage, bench.sizes.deliveries, number, bench.patience) for number in range(5)])
 
 
-def _deliver_once(stage: Stage, count: int, number: int, patience: float) -> tuple[float, float, float, float]:
-    """Deliveries per second and seconds of CPU for all of them; and the bare client's."""
+def _deliver_once(stage: Stage, count: int, number: int, patience: float) -> Outcome:
     repository = stage.create(f"bench/texts-{number}", remote.texts(count, 18_000, seed=number).items())
     tip, watch = repository.tip, stage.watch(stage.onboard(f"reader-{number}"), repository)
     stage.told(watch, tip, paths=1, seconds=5 * patience)
@@ -97,7 +99,14 @@ def _deliver_once(stage: Stage, count: int, number: int, patience: float) -> tup
     posts = reference.posts(clone, stage.receiver, tip)
     started = time.process_time()
     bare = count / reference.send_all(posts)
-    return count / (told.last_at - told.first_at), busy, bare, time.process_time() - started
+    bare_busy = time.process_time() - started
+    return Outcome(
+        ours=count / (told.last_at - told.first_at),
+        reference=bare,
+        unit="/s",
+        detail=f"CPU {1000 * busy / count:.2f} ms each;"
+        f" bare client's {1000 * bare_busy / count:.2f} ms, without signing",
+    )
 
 
 def _force_push(bench: Bench) -> Outcome:

@@ -13,6 +13,8 @@ from typing import Self
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INTERVAL = 0.2
 _GONE = (OSError, ValueError, IndexError)
+DISTURBED = 0.05
+"""Where other machines take a larger share of the processors, a number of seconds says little of what is measured."""
 
 
 def family(pid: int) -> Iterator[int]:
@@ -48,6 +50,18 @@ def processor_ticks() -> Counter[str]:
     words = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
     kinds = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     return Counter(dict(zip(kinds, map(int, words), strict=True)))
+
+
+class Stolen:
+    """How much of the processors other machines on the same host have taken since this was made."""
+
+    def __init__(self) -> None:
+        self._before = processor_ticks()
+
+    @property
+    def share(self) -> float:
+        ticks = processor_ticks() - self._before
+        return ticks["steal"] / (ticks.total() or 1)
 
 
 def pss(pid: int) -> int:

@@ -4,7 +4,7 @@ import selectors
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -19,12 +19,16 @@ _SECONDS = 1.0
 _PATIENCE = 30.0
 # Looks that hooks have asked for are over by then.
 _SETTLED = 5.0
+# A burst that other machines on the same host disturbed is made again.
+_MOST_BURSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
     slowest_answer: float
     most_looks: int
+    stolen: float
+    """The share of the processors that other machines took meanwhile."""
     detail: str
 
 
@@ -48,30 +52,40 @@ def _measure(bench: Bench, repositories: int, hooks: int) -> _Burst:
         for watch in watches:
             stage.wait_until_synced(watch, watch.remote.tip)
         doors = [Hook.of(stage, watch) for watch in watches]
-        commits = [_prepared(watch.remote, hooks // repositories) for watch in watches]
-        since = time.monotonic()
-        with stage.unobserved():
-            before = usage.processor_ticks()
-            took = _send_all(doors, commits, hooks)
-            ticks = usage.processor_ticks() - before
-        for watch, prepared in zip(watches, commits, strict=True):
-            stage.told(watch, prepared[-1], paths=1, seconds=bench.patience)
-        time.sleep(_SETTLED)
-        most, in_all = _count_looks(stage, since)
-    ordered = sorted(took)
+        bursts: list[_Burst] = []
+        while len(bursts) < _MOST_BURSTS and not (bursts and bursts[-1].stolen <= usage.DISTURBED):
+            bursts.append(_burst(stage, doors, hooks, bench.patience))
+    # The one that other machines disturbed least; in most cases the last.
+    best = min(bursts, key=lambda burst: burst.stolen)
+    others = [
+        f"{1000 * burst.slowest_answer:.0f} ms beside {burst.stolen:.0%}" for burst in bursts if burst is not best
+    ]
+    return replace(best, detail="; ".join([best.detail, *(f"made again after {other}" for other in others)]))
+
+
+def _burst(stage: Stage, doors: list[Hook], hooks: int, patience: float) -> _Burst:
+    commits = [_prepared(door.watch.remote, hooks // len(doors)) for door in doors]
+    since = time.monotonic()
+    with stage.unobserved():
+        stealing = usage.Stolen()
+        took = sorted(_send_all(doors, commits, hooks))
+        stolen = stealing.share
+    for door, prepared in zip(doors, commits, strict=True):
+        stage.told(door.watch, prepared[-1], paths=1, seconds=patience)
+    time.sleep(_SETTLED)
+    most, in_all = _count_looks(stage, since)
     detail = (
-        f"{len(took)} hooks, answered in p50 {1000 * ordered[len(ordered) // 2]:.0f} ms,"
-        f" worst {1000 * ordered[-1]:.0f} ms; {in_all} looks at {repositories} repositories, at most {most} each;"
-        " the last commit of each was delivered;"
-        f" of the processors, {ticks['steal'] / ticks.total():.0%} went to other machines on the same host"
+        f"{len(took)} hooks, answered in p50 {1000 * took[len(took) // 2]:.0f} ms,"
+        f" worst {1000 * took[-1]:.0f} ms; {in_all} looks at {len(doors)} repositories, at most {most} each;"
+        f" the last commit of each was delivered; other machines on the same host took {stolen:.0%} of the processors"
     )
-    return _Burst(ordered[-1], most, detail)
+    return _Burst(took[-1], most, stolen, detail)
 
 
 def _prepared(remote: Remote, count: int) -> list[str]:
     """Commits to point to later: a push in the burst must cost nothing but its ref."""
     before = remote.tip
-    made = [remote.commit({"pushed.md": b"%d\n" % number}) for number in range(count)]
+    made = [remote.commit({"pushed.md": b"%d %d\n" % (number, time.time_ns())}) for number in range(count)]
     remote.point_to(before)
     return made
 
