@@ -75,10 +75,12 @@ class Together:
         try:
             answers = await loop.run_in_executor(self._thread, self._answerer.answer_all, requests)
             answered = list(zip(waiting, answers, strict=True))
-        except Exception as error:  # each of them fails by it, and the next batch goes on
-            for answer in waiting:
-                if not answer.done():
-                    answer.set_exception(error)
+        except Exception as error:
+            if len(requests) > 1:  # one of them may be the reason: it alone fails
+                for request, answer in zip(requests, waiting, strict=True):
+                    await self._answer_batch([request], [answer])
+            elif not waiting[0].done():
+                waiting[0].set_exception(error)
         else:
             for answer, found in answered:
                 if not answer.done():  # it is if its request was cancelled, because the process ends

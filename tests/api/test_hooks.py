@@ -107,7 +107,7 @@ def test_a_hook_needs_no_session_and_no_row(made: MadeHook) -> None:
 
 @pytest.mark.parametrize("payload", [
     {"ref": 1}, {"ref": None, "repository": []}, {"push": 1}, {"push": {"changes": [1, {"new": {"type": []}}]}},
-    {"after": 0}, {"project": {"default_branch": {}}},
+    {"after": 0}, {"project": {"default_branch": {}}}, {"event_name": []}, {"event_name": {}, "ref": "refs/heads/main"},
 ])  # fmt: skip
 def test_a_payload_of_other_types_is_no_push(made: MadeHook, payload: dict[str, Any]) -> None:
     body = json.dumps(payload).encode()

@@ -5,6 +5,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -244,24 +245,28 @@ class Batches(Echo):
         self.begin.wait(10)
         if self.error:
             raise self.error
+        if any(request.body == b"fails" for request in requests):
+            raise RuntimeError("broken by one of them")
         answer = ShortAnswer(status=202, headers={"X-Together": str(len(requests))})
         return [replace(answer, then=lambda: self.afterwards.append("done")) for _ in requests]
+
+
+def send_together(batches: Batches, port: int, bodies: Sequence[bytes]) -> list[int]:
+    """The first alone, the others in one batch behind it; returns the statuses in their order."""
+    batches.begin.clear()
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        answers = [threads.submit(call, port, "POST", "/short", bodies[0])]
+        wait_until(lambda: len(batches.batches) == 1, "the first is there")
+        answers += [threads.submit(call, port, "POST", "/short", body) for body in bodies[1:]]
+        wait_until(lambda: batches.offered == len(bodies), "all have come")
+        batches.begin.set()
+        return [answer.result(10).status for answer in answers]
 
 
 def test_what_comes_while_a_batch_is_answered_is_the_next_one() -> None:
     batches = Batches()
     with served(batches) as port:
-        batches.begin.clear()
-        threads = [threading.Thread(target=call, args=(port, "POST", "/short", b"body"))]
-        threads[0].start()
-        wait_until(lambda: len(batches.batches) == 1, "the first is there")
-        threads += [threading.Thread(target=call, args=(port, "POST", "/short", b"body")) for _ in range(9)]
-        for thread in threads[1:]:
-            thread.start()
-        wait_until(lambda: batches.offered == 10, "all have come")
-        batches.begin.set()
-        for thread in threads:
-            thread.join(10)
+        assert send_together(batches, port, [b"body"] * 10) == [202] * 10
         wait_until(lambda: len(batches.afterwards) == 10, "all is done afterwards")
     assert [len(batch) for batch in batches.batches] == [1, 9]
     assert batches.batches[0][0].body == b"body"
@@ -287,6 +292,13 @@ def test_what_the_batches_do_not_take_is_left_to_the_application() -> None:
             client.sendall(b"POST /short HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1\r\nx-forwarded-for: 2\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 201"
     assert batches.batches == []
+
+
+def test_one_that_breaks_its_batch_fails_alone() -> None:
+    batches = Batches()
+    with served(batches) as port:
+        assert send_together(batches, port, [b"body", b"body", b"fails", b"body"]) == [202, 202, 500, 202]
+    assert [len(batch) for batch in batches.batches] == [1, 3, 1, 1, 1]
 
 
 def test_a_batch_that_fails_does_not_stop_the_next() -> None:

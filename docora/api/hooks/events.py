@@ -69,7 +69,7 @@ def _refs(payload: dict[str, Any]) -> Iterator[str]:
     if "push" in payload:
         yield from _refs_of_bitbucket(_dictionary(payload["push"]).get("changes"))
     # GitLab names the kind in the body; of the others only the header does.
-    elif payload.get("event_name", "push") in _GITLAB_PUSHES and not _deletes(payload):
+    elif _text(payload.get("event_name", "push")) in _GITLAB_PUSHES and not _deletes(payload):
         yield _text(payload.get("ref"))
 
 
