@@ -23,7 +23,8 @@ class Difference:
     different: list[bytes]
     # It has them although they are deleted, or not chosen any more.
     extra: list[bytes]
-    # It has them although it did not acknowledge them: they are on their way, or were refused.
+    # It has them although it did not acknowledge them: they are on their way, or were refused. Or it acknowledged them
+    # and does not have them, and they cannot be sent: their delete is on its way, or they are too large by now.
     pending: list[bytes]
     # Docora never knew them.
     unknown: list[bytes]
@@ -45,6 +46,11 @@ def verify(watch: Watch, claimed: dict[bytes, bytes], *, partial: bool = False) 
             missing[file_id] = path
         elif has is not None and has != sha256:
             different[file_id] = path
+    wanted = missing | different
+    unsent = {file_id: wanted[file_id] for file_id in wanted.keys() - _tellable(watch, wanted)}
+    for file_id in unsent:
+        missing.pop(file_id, None)
+        different.pop(file_id, None)
     known = dict(_known(watch, claimed))
     gone = {file_id: path for file_id, path in known.items() if not watch.selection.takes_path(GitPath(path).text)}
     gone |= _deleted(known)
@@ -56,7 +62,7 @@ def verify(watch: Watch, claimed: dict[bytes, bytes], *, partial: bool = False) 
         missing=sorted(missing.values()),
         different=sorted(different.values()),
         extra=sorted(gone.values()),
-        pending=sorted(paths.difference(gone.values())),
+        pending=sorted(paths.difference(gone.values()).union(unsent.values())),
         unknown=sorted(claimed.keys() - paths),
     )
 
@@ -78,8 +84,18 @@ def _known(watch: Watch, paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _deleted(known: dict[int, bytes]) -> dict[int, bytes]:
-    here = set[int]()
-    for batch in batches(known):
-        current = FileVersion.objects.filter(file__in=batch, until=None)
-        here.update(current.values_list("file_id", flat=True))
+    here = {file_id for file_id, _, _ in _versions(known)}
     return {file_id: path for file_id, path in known.items() if file_id not in here}
+
+
+def _tellable(watch: Watch, paths: dict[int, bytes]) -> set[int]:
+    """Files that are there, chosen, and not too large to be sent: those have no digest, or are not chosen."""
+    takes = watch.selection.takes
+    return {pk for pk, sha256, size in _versions(paths) if sha256 and takes(GitPath(paths[pk]).text, size)}
+
+
+def _versions(file_ids: Iterable[int]) -> Iterator[tuple[int, bytes | memoryview, int]]:
+    """What the files are now: the id, the SHA-256 and the size of each that is there."""
+    for batch in batches(file_ids):
+        current = FileVersion.objects.filter(file__in=batch, until=None)
+        yield from current.values_list("file_id", "sha256", "size")

@@ -65,7 +65,7 @@ class Verdict(Schema):
     extra: list[NamedPath] | None = Field(
         None, description="Deleted, or not chosen any more; the delete is sent again."
     )
-    pending: list[NamedPath] | None = Field(None, description="Not acknowledged yet: on its way, or parked.")
+    pending: list[NamedPath] | None = Field(None, description="Nothing is sent now: on its way, parked, or too large.")
     unknown: list[NamedPath] | None = Field(None, description="Docora never knew these; nothing is done about them.")
 
     @classmethod

@@ -6,10 +6,10 @@ one: redelivering an old delivery sends what the path has now. A message that is
 of a resync are new ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 
 from django.db import transaction
@@ -86,7 +86,9 @@ def resync(watch: Watch) -> None:
         _ask_again(watch, synced_sequence=0, resyncs=F("resyncs") + 1)
 
 
-def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], deletes: Mapping[int, bytes]) -> None:
+def send_again(
+    watch: Watch, *, creates: Collection[int], updates: Collection[int], deletes: Mapping[int, bytes]
+) -> None:
     """Send these files again, by their ids, as these events. A delete names the content that the app says it has."""
     with transaction.atomic():
         if not _hold(watch):
@@ -95,6 +97,8 @@ def send_again(watch: Watch, *, creates: Iterable[int], updates: Iterable[int], 
             for batch in batches(file_ids):
                 Delivered.objects.filter(HELD, watch=watch, file__in=batch).update(again=event)
         unsure.ask_for_delete(watch, deletes.items())
+        for batch in batches(chain(creates, updates, deletes)):  # also what the endpoint refused before
+            Parked.objects.filter(watch=watch, file__in=batch).update(again=True)
         _ask_again(watch)
 
 

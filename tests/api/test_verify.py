@@ -14,6 +14,7 @@ from repositories import accounts
 from repositories.models import Repository, Watch
 from repositories.watches import request_snapshot
 from snapshots import holdings
+from snapshots.delivery import redelivery
 from tests.support.api import Api
 from tests.support.worker import Look, Work
 
@@ -129,6 +130,49 @@ def test_a_file_that_is_not_acknowledged_yet_is_pending(
     with alice.faults.put(ReceiverFault(status=422)):
         look()
     assert difference(ask(api, watch, {"files": listed(remote.files())})) == NOTHING | {"pending": ["new.md"]}
+
+
+def test_what_the_app_lacks_is_sent_also_if_it_refused_the_newest_content(
+    api: Api, watch: Watch, remote: HostedRepository, look: Look, work: Work, alice: Receiver
+) -> None:
+    remote.commit({"README.md": "refused", "logo.png": None})
+    with alice.faults.put(ReceiverFault(status=422)):
+        look()
+    alice.requests.clear()
+    alice.mirror.repeats_are_allowed = True
+    held = alice.files[watch.repository.public_id]
+    del held["README.md"]
+    held["logo.png"] = b"kept although deleted"
+    found = difference(ask(api, watch, {"files": listed(held)}))
+    assert found == NOTHING | {"missing": ["README.md"], "pending": ["logo.png"]}
+    work()
+    assert [(request.event, request.path) for request in alice.requests] == [("create", "README.md")]
+    watch.refresh_from_db()
+    assert holdings.recorded(watch) == holdings.counted(watch)
+    redelivery.retry_parked(watch)
+    work()
+    assert held == remote.files()
+    assert ask(api, watch, {"files": listed(held)}).json()["equal"] is True
+
+
+@pytest.mark.parametrize("limit", ["the operator's", "the app's"])
+def test_what_has_grown_too_large_is_named_and_not_sent(
+    api: Api, watch: Watch, remote: HostedRepository, look: Look, work: Work, alice: Receiver, settings: Settings,
+    limit: str,
+) -> None:  # fmt: skip
+    if limit == "the operator's":
+        settings.MAX_FILE_BYTES = 100
+    else:
+        Watch.objects.update(max_file_size=100)
+    remote.commit({"README.md": "x" * 101})
+    look()
+    alice.requests.clear()
+    held = {path: content for path, content in alice.files[watch.repository.public_id].items() if path != "README.md"}
+    assert difference(ask(api, watch, {"files": listed(held)})) == NOTHING | {"pending": ["README.md"]}
+    watch.refresh_from_db()
+    assert not watch.asked_again
+    work()
+    assert not alice.requests
 
 
 def test_a_part_of_the_files_can_be_compared(api: Api, watch: Watch, remote: HostedRepository) -> None:
