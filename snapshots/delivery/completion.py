@@ -171,7 +171,9 @@ def announce(watch: Watch, lane: str) -> float | None:
         return None
     if rest := max(timing.seconds_until(completion.retry_at), timing.seconds_of_rest(watch.app)):
         return rest
-    attempt = notices.attempt_at(watch, _message(watch, completion), number=completion.attempts + 1, lane=lane)
+    attempt = notices.attempt_at(
+        watch, _message(watch, completion), number=completion.attempts + 1, lane=lane, until_accepted=True
+    )
     retry_at = timezone.now() + timedelta(seconds=attempt.pause) if attempt.pause else None
     Completion.objects.filter(pk=completion.pk).update(
         pending=not attempt.is_over, attempts=F("attempts") + 1, retry_at=retry_at
@@ -182,9 +184,11 @@ def announce(watch: Watch, lane: str) -> float | None:
 
 
 def _is_overtaken(completion: Completion) -> bool:
-    """The app has something else by now; the next completion says what."""
+    """The app has something else by now, or may have: a run has begun to tell it of a later commit, and an answer may
+    have been lost. The next completion says what."""
     told = {"synced_sequence": completion.sequence, "files": completion.files, "digest": completion.digest}
-    return not Watch.objects.filter(pk=completion.watch_id, **told).exists()
+    begun = {"begun_sequence__in": [0, completion.sequence]}
+    return not Watch.objects.filter(pk=completion.watch_id, **told, **begun).exists()
 
 
 def _message(watch: Watch, completion: Completion) -> Message:

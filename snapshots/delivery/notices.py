@@ -6,6 +6,7 @@ no git output, token or URL of another app can be in it.
 
 import hashlib
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -112,14 +113,17 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
     return sent.pause
 
 
-def attempt_at(watch: Watch, message: Message, *, number: int, lane: str) -> Attempt:
-    """Attempt `number` at a notice. After 410 Gone the app is disabled, and is told when it is enabled again."""
+def attempt_at(watch: Watch, message: Message, *, number: int, lane: str, until_accepted: bool = False) -> Attempt:
+    """Attempt `number` at a notice. After 410 Gone the app is disabled, and is told when it is enabled again.
+
+    `until_accepted`: only an endpoint that refuses it is given up.
+    """
     facts = {"app": watch.app.public_id, "repository": watch.repository.public_id, "message_id": message.id}
     with log_context.bound(**facts):
-        return _attempt(watch, message, number, lane)
+        return _attempt(watch, message, number, lane, math.inf if until_accepted else _ATTEMPTS)
 
 
-def _attempt(watch: Watch, message: Message, number: int, lane: str) -> Attempt:
+def _attempt(watch: Watch, message: Message, number: int, lane: str, most: float) -> Attempt:
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     _count(answer, lane)
@@ -134,8 +138,7 @@ def _attempt(watch: Watch, message: Message, number: int, lane: str) -> Attempt:
         return Attempt()
     if answer.retry_after:
         timing.rest_app(watch.app, answer.retry_after)
-    attempts = settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else _ATTEMPTS
-    if answer.accepted or number >= attempts:
+    if answer.accepted or number >= (settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else most):
         return Attempt(is_over=True)
     return Attempt(pause=max(timing.pause_after(number), answer.retry_after or 0.0))
 

@@ -17,7 +17,7 @@ from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.selection import Selection
 from snapshots import schedule
-from snapshots.delivery import completion, redelivery, tell
+from snapshots.delivery import completion, notices, redelivery, tell
 from snapshots.delivery.run import lock_key
 from snapshots.look import take_snapshot
 from snapshots.models import Completion, Delivery, Snapshot
@@ -138,8 +138,9 @@ def test_an_app_that_does_not_want_it_is_not_told(
 
 
 def test_it_is_sent_again_with_the_same_id_until_it_is_accepted(
-    alice_app: App, remote: HostedRepository, alice: Receiver, work: Work
+    alice_app: App, remote: HostedRepository, alice: Receiver, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(notices, "_ATTEMPTS", 2)  # for other notices
     with alice.faults.put(ReceiverFault(events=["sync_complete"], status=500, times=3)):
         watches.watch(alice_app, remote.url)
         work()
@@ -229,6 +230,22 @@ def test_it_is_not_sent_once_the_app_has_a_part_of_the_next_commit(
     assert completion.send(watch.pk, job_id="test", lane="deliveries") is None
     assert not told(alice)
     assert not Completion.objects.filter(pending=True).exists()
+
+
+def test_it_is_not_sent_once_the_app_may_have_a_part_of_the_next_commit(
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look, work: Work
+) -> None:
+    Completion.objects.update(pending=True)
+    alice.requests.clear()
+    remote.commit({"a.md": "two"})
+    with alice.faults.put(ReceiverFault(path="a.md", reset=True, after_applying=True)):
+        look()
+    assert completion.send(watch.pk, job_id="test", lane="deliveries") is None
+    assert not told(alice)
+    alice.mirror.repeats_are_allowed = True
+    work(also_later_ones=True)
+    assert last_payload(alice)["commit_sha"] == remote.tip()
+    assert last_payload(alice)["digest"] == of_contents(remote.files()).digest
 
 
 def test_a_worker_that_dies_before_it_is_sent_loses_nothing(
