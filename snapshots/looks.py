@@ -115,7 +115,7 @@ class Looks:
         jobs = 0
         for repository in claimed:
             look = _look_at(repository)
-            base = look.remote.url.base if look else ""
+            base = _host_of(repository)
             if base not in rests:
                 rests[base] = timing.seconds_of_host_rest(base)
             if rests[base]:
@@ -197,6 +197,14 @@ def _look_at(repository: Repository) -> _Look | None:
             if token is not None:
                 return _Look(repository=repository, remote=Remote(url=url, token=token), watches=watches)
     return None
+
+
+def _host_of(repository: Repository) -> str:
+    """By which its rests are kept; empty if the operator has taken it off the list."""
+    try:
+        return repository.remote.base
+    except InvalidUrl:
+        return ""
 
 
 def _outcome(answer: Answer) -> str:

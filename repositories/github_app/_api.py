@@ -116,7 +116,11 @@ async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
         outgoing.open_session(url, ca_file=settings.GIT_CA_FILE, timeout=timeout, auto_decompress=True) as session,
         session.request(method, url, json=body, headers=headers, allow_redirects=False) as response,
     ):
-        text = await response.content.read(_LONGEST_ANSWER)
+        text = b""
+        async for piece in response.content.iter_any():
+            text += piece
+            if len(text) > _LONGEST_ANSWER:
+                raise ValueError("its answer is too long")
         is_json = response.content_type == "application/json"
         return _Answer(
             status=response.status, headers=response.headers, body=json.loads(text) if is_json and text else None

@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import socket
+import time
 
 import fakeredis
 import pytest
@@ -11,13 +12,16 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.github_api import GitHubApi
 from docora.demo.receiver import Receiver
-from repositories import access, accounts, github_app, hooks, watches
+from repositories import access, accounts, github_app, hooks, timing, watches
+from repositories.base import queue
 from repositories.errors import AccessDenied, HostUnavailable
+from repositories.github_app import _api
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.look import take_snapshot
 from snapshots.schedule import tick
@@ -292,6 +296,40 @@ def test_an_api_that_sends_back_what_it_was_sent_puts_it_into_no_error(
             github_app.token_of_installation(watch.repository.remote)
     assert sent[0].startswith(b"eyJ")
     assert "eyJ" not in str(caught.value)
+
+
+def test_an_answer_that_comes_in_pieces_is_read_whole_and_one_without_end_is_not(
+    watch: Watch, settings: Settings
+) -> None:
+    lengths: list[int] = []
+
+    def answer_slowly(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        body = json.dumps({"id": 1, "padding": "x" * lengths[-1]}).encode()
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        connection.sendall(body[:10])
+        time.sleep(0.2)
+        connection.sendall(body[10:])
+
+    with server(answer_slowly) as url:
+        settings.GITHUB_APP_API_URL = url
+        lengths.append(100)
+        assert _api._call("GET", "/anything", None, now=time.time()).body["id"] == 1
+        lengths.append(_api._LONGEST_ANSWER)
+        with pytest.raises(HostUnavailable):
+            _api._call("GET", "/anything", None, now=time.time())
+
+
+def test_a_resting_host_is_left_alone_also_where_no_token_is_kept(watch: Watch, api: GitHubApi) -> None:
+    github_app.forget_token(watch.repository.remote)
+    timing.rest_host(watch.repository.remote.base, 1000)
+    queue.connection().set("docora:last-reconciled", "now")
+    Repository.objects.update(next_check_at=timezone.now())
+    assert tick() == 0
+    assert queue.named(queue.SNAPSHOTS).job_ids == []
+    assert Repository.objects.get().next_check_at > timezone.now()
 
 
 def test_a_dry_run_reads_through_it_too(
