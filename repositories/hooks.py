@@ -112,6 +112,7 @@ def open_for_host(host: str) -> tuple[Hook, str]:
 def change_secret(hook: Hook) -> str:
     secret = _new_secret()
     with transaction.atomic():
+        _hold_watch_of(hook)
         row = Hook.objects.select_for_update().get(pk=hook.pk)
         row.previous_secret, row.secret = row.secret, secret
         row.previous_secret_until = timezone.now() + OVERLAP
@@ -122,7 +123,15 @@ def change_secret(hook: Hook) -> str:
 
 def close(hook: Hook) -> None:
     """Whatever arrives from now on is refused."""
-    hook.delete()
+    with transaction.atomic():
+        _hold_watch_of(hook)
+        Hook.objects.filter(pk=hook.pk).delete()
+
+
+def _hold_watch_of(hook: Hook) -> None:
+    """A watch that is renewed takes its hook along, under the lock of its row: wait until it has."""
+    if hook.watch_id:  # else it is that of a host
+        Watch.objects.select_for_update().filter(pk=hook.watch_id).values("pk").first()
 
 
 def of(watch: Watch) -> Hook:

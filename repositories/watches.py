@@ -78,7 +78,8 @@ def _begin(
             if _needs_token(made, token):
                 _use_token(made, token)
             return made, False
-        hook = Hook.objects.filter(watch__app=app, watch__repository=repository).first()
+        # The watch's row is locked first: nobody ends or changes the hook between here and its return.
+        hook = Hook.objects.filter(watch__in=list(existing)).first()
         _forget(existing)
         if 0 < settings.MAX_WATCHES_PER_APP <= app.watches.count():
             raise TooManyWatches(settings.MAX_WATCHES_PER_APP)

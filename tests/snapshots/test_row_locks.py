@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from docora.demo.githost import HostedRepository
-from repositories import access, timing, watches
+from repositories import access, hooks, timing, watches
 from repositories.models import App, Repository, Watch
 from snapshots import history
 from snapshots.delivery import _recording, redelivery, tell
@@ -74,6 +74,19 @@ def watch_again(watch: Watch) -> None:
     watches.watch(watch.app, watch.repository.url)
 
 
+def end_hook(watch: Watch) -> None:
+    hooks.close(hooks.open_for(watch)[0])
+
+
+def change_hook(watch: Watch) -> None:
+    hooks.change_secret(hooks.open_for(watch)[0])
+
+
+def watch_again_with_hook(watch: Watch) -> None:
+    hooks.open_for(watch)
+    watch_again(watch)
+
+
 def forget_history(watch: Watch) -> None:
     look_and_deliver(watch)
     Snapshot.objects.update(taken_at=timezone.now() - timedelta(days=365))
@@ -94,6 +107,9 @@ def forget_history(watch: Watch) -> None:
             watch_again, 'UPDATE "repositories_repository" SET "is_private"', Repository, id="watch, before its facts"
         ),
         pytest.param(watch_again, 'INSERT INTO "repositories_watch"', App, id="watch, the app"),
+        pytest.param(watch_again_with_hook, 'SELECT .*FROM "repositories_hook"', Watch, id="watch, before its hook"),
+        pytest.param(end_hook, 'DELETE FROM "repositories_hook"', Watch, id="the end of a hook"),
+        pytest.param(change_hook, 'UPDATE "repositories_hook"', Watch, id="the secret of a hook"),
         pytest.param(redelivery.resync, 'UPDATE "snapshots_delivered"', Watch, id="resync"),
         pytest.param(forget_history, 'DELETE FROM "snapshots_file"', Repository, id="history"),
     ],
