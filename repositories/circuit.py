@@ -58,6 +58,8 @@ def count_success(repository: Repository) -> None:
     if is_open.exists() and is_open.update(**_HEALTHY):
         _announce_closed(repository)
         _probe_neighbours(repository)
+        # Hints that came while it was open were answered without a look, and the probe may have looked before them.
+        messages.take_snapshot(repository.pk, planned=True)
     elif repository.consecutive_failures or repository.last_error:
         _row(repository).update(**_HEALTHY)
 

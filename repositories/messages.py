@@ -96,9 +96,9 @@ def reconcile() -> None:
     queue.enqueue(queue.SNAPSHOTS, RECONCILE, None, job_id="reconcile", timeout=_RECONCILE_TIMEOUT)
 
 
-def deliver(watch_id: int, *, lane: str) -> None:
-    job_id = delivery_job(watch_id)
-    queue.enqueue(lane, "snapshots.jobs.deliver", watch_id, job_id=job_id, timeout=_DELIVERY_TIMEOUT)
+def deliver(watch_id: int, *, lane: str, first: bool = False) -> None:
+    job_id, timeout = delivery_job(watch_id), _DELIVERY_TIMEOUT
+    queue.enqueue(lane, "snapshots.jobs.deliver", watch_id, job_id=job_id, timeout=timeout, first=first)
 
 
 def deliver_now(watch_id: int) -> None:

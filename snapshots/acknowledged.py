@@ -5,16 +5,16 @@ from collections.abc import Iterable, Sequence
 from django.db.models import Count
 
 from repositories.models import Watch
-from snapshots.changes import Event, refusals_that_are_over
+from snapshots.changes import Event, obsolete_parked_files
 from snapshots.models import Delivered, Parked
 from snapshots.packed import batches
 
 
-def forget_refusals_that_are_over(watch: Watch, sequence: int) -> None:
+def delete_obsolete_parked_files(watch: Watch, sequence: int) -> None:
     """To be called once the app has all of this snapshot but what it refuses."""
     if not Parked.objects.filter(watch=watch).exists():
         return
-    for batch in batches(refusals_that_are_over(watch, sequence)):
+    for batch in batches(obsolete_parked_files(watch, sequence)):
         Parked.objects.filter(watch=watch, file__in=batch).delete()
 
 

@@ -123,7 +123,7 @@ def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Ch
         yield from _contents(watch, kept, delivered, parked)
 
 
-def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
+def obsolete_parked_files(watch: Watch, sequence: int) -> list[int]:
     """Files of which the app refused something that does not keep it from having snapshot `sequence`: the file is gone
     and the app has nothing of it, or is what the app has, or is not chosen any more."""
     refused = Parked.objects.filter(watch=watch)
@@ -141,7 +141,7 @@ def refusals_that_are_over(watch: Watch, sequence: int) -> list[int]:
         present = versions_at(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present]):
             del present[file_id]
-        over += [pk for pk in batch if not _matters(parked.get(pk), delivered.get(pk), present.get(pk))]
+        over += [pk for pk in batch if not _still_applies(parked.get(pk), delivered.get(pk), present.get(pk))]
     return over
 
 
@@ -258,7 +258,7 @@ def is_refused(refused: _Told | None, sha256: bytes) -> bool:
     return refused is not None and not refused.again and refused.sha256 == sha256
 
 
-def _matters(refused: _Told | None, had: _Told | None, version: Version | None) -> bool:
+def _still_applies(refused: _Told | None, had: _Told | None, version: Version | None) -> bool:
     """A refused content while it is the file's, unless the app has it and nobody asked for it again; a refused delete
     while the file is gone."""
     if refused is None:

@@ -27,7 +27,7 @@ from repositories.models import App, Repository, Watch
 from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
 from snapshots import unsure
-from snapshots.acknowledged import forget_refusals_that_are_over
+from snapshots.acknowledged import delete_obsolete_parked_files
 from snapshots.delivery import completion, endpoint
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
 from snapshots.delivery.webhooks import Answer, WebhookClient
@@ -45,7 +45,7 @@ _MOST_URGENT = 10
 def request_deliveries(repository: Repository, *, urgent: bool = False) -> None:
     """One job for each watch that lacks the newest snapshot; the tick asks again for those that must wait.
 
-    After a hint they are urgent, but not for more apps than the urgent lane serves at once.
+    After a hint they are urgent. The urgent lane serves a few apps at once; the others come first in their own lanes.
     """
     urgent_left = _MOST_URGENT if urgent else 0
     for watch in _behind(repository.watches.all()):
@@ -55,18 +55,19 @@ def request_deliveries(repository: Repository, *, urgent: bool = False) -> None:
             messages.deliver_now(watch.pk)
             urgent_left -= 1
         else:
-            request_delivery(watch)
+            request_delivery(watch, first=urgent)
 
 
-def request_delivery(watch: Watch) -> None:
-    messages.deliver(watch.pk, lane=endpoint.lane_of(watch.app))
+def request_delivery(watch: Watch, *, first: bool = False) -> None:
+    """`first`: before all that waits."""
+    messages.deliver(watch.pk, lane=endpoint.lane_of(watch.app), first=first)
 
 
 def continue_in_ordinary_lane(watch_id: int) -> None:
     """The urgent lane's time is up."""
     watch_state.put_back(Watch.objects.filter(pk=watch_id))
     for watch in _behind(Watch.objects.filter(pk=watch_id)):
-        request_delivery(watch)
+        request_delivery(watch, first=True)
 
 
 def resume(app: App) -> None:
@@ -114,7 +115,7 @@ def _deliver(watch: Watch, job_id: str, lane: str) -> float | None:
     if pause is None:
         _rerun_after_current(watch)
     elif lane == queue.URGENT:
-        request_delivery(watch)
+        request_delivery(watch, first=True)
         return None
     return pause
 
@@ -163,7 +164,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
     if not told.everything:
         watch_state.end_delivery(watch)
         return 0.0
-    forget_refusals_that_are_over(watch, snapshot.sequence)
+    delete_obsolete_parked_files(watch, snapshot.sequence)
     _complete(watch, snapshot, lane, counts)
     log.info("%s has %s at %s", watch.app, watch.repository, snapshot.commit_sha[:12])
     if told.accepted_some:

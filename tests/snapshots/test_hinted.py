@@ -316,6 +316,28 @@ def test_a_host_that_fails_is_tried_again_and_the_hint_is_kept(
     assert alice.files_of(repository.public_id) == remote.files()
 
 
+def test_a_hint_that_comes_during_a_probe_is_not_lost(
+    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = clones.look
+
+    def look_and_be_overtaken(*arguments: object) -> object:
+        tip = look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(clones, "look", look)
+        remote.commit({"late.md": "Late.\n"})
+        hint(repository)
+        assert hinted.look(repository.pk, job_id="hint") is None, "the probe has the circuit to itself"
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+    past = timezone.now() - timedelta(seconds=1)
+    Repository.objects.update(circuit_open_until=past, consecutive_failures=5)
+    jobs.take_snapshot(repository.pk)
+    queue.connection().delete(queue.key_of(queue.URGENT))
+    work()
+    assert alice.files_of(repository.public_id) == remote.files()
+
+
 @pytest.fixture(params=["without a snapshot", "that takes long"])
 def ordinary(
     request: pytest.FixtureRequest, alice_app: App, remote: HostedRepository, git_host: GitHost, work: Work
@@ -435,11 +457,14 @@ def test_no_more_urgent_deliveries_than_the_lane_serves_at_once(
     watches.watch(bob_app, remote.url)
     work()
     monkeypatch.setattr(tell, "_MOST_URGENT", 1)
+    messages.deliver(404, lane=queue.DELIVERIES)
     remote.commit({"new.md": "New.\n"})
     hint(repository)
     jobs.look_now(repository.pk)
     assert len([name for name in waiting(queue.URGENT) if "deliver" in name]) == 1
-    assert len(waiting(queue.DELIVERIES)) == 1
+    first, *others = waiting(queue.DELIVERIES)
+    assert first != "deliver-404"
+    assert others == ["deliver-404"]
 
 
 def test_the_tick_leaves_watches_to_their_urgent_jobs(watch: Watch) -> None:
