@@ -9,7 +9,8 @@ from repositories.git._process import Command, run
 from repositories.git.clones import Remote
 from repositories.git.urls import RemoteUrl
 
-TOKEN = "ghp_0123456789abcdef0123456789abcdef0123"
+# Of no form that the general patterns know: only the remote itself can hide it.
+TOKEN = "s3cret of a host like any other"
 REMOTE = Remote(url=RemoteUrl.parse("https://github.com/acme/handbook"), token=TOKEN)
 
 
