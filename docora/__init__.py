@@ -1,3 +1,3 @@
-"""The hall: settings, urls, logging and the processes. No domain logic."""
+"""The Django project: settings and URLs; the API, the admin, the metrics and the processes are packages in it."""
 
 __version__ = "0.1.0"

@@ -145,7 +145,7 @@ def channels() -> list[Channel]:
     return found
 
 
-def look() -> None:
+def check() -> None:
     """Note what has begun and what is over, and tell it."""
     wanted = channels()
     if not wanted:
@@ -158,10 +158,10 @@ def look() -> None:
         _tell(channel, rows)
 
 
-def look_whatever_fails() -> None:
+def check_without_raising() -> None:
     """Before each tick, which must go on. Not after it: a tick fails without Redis, and that is to be told too."""
     try:
-        look()
+        check()
     except Exception:
         log.exception("looking for something to alert the operator of failed; the next try is at the next tick")
 

@@ -86,7 +86,7 @@ def _examine(name: str, check: "Check", found: dict[str, list[Finding]]) -> None
         findings = [
             _error(name, f"the database does not answer: {preflight.one_line(error)}", condition.HINTS["database"])
         ]
-    except Exception as error:  # a doctor that fails at one patient goes on to the next
+    except Exception as error:  # one check that fails must not hide the others
         findings = [_error(name, f"could not be checked: {type(error).__name__}: {error}")]
     finally:
         connection.close()

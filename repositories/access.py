@@ -81,7 +81,7 @@ def look(app: App, remote: RemoteUrl, token: str, ref: str) -> Tip | None:
 
 
 def valid_until(watch: Watch) -> datetime | None:
-    """The end of the last proof. What Docora learned later, this app may not see. None if its token is refused."""
+    """When the proof of access expires; the app is shown no later snapshot. None if its token is refused."""
     if watch.access_denied_at or not watch.access_proven_at:
         return None
     return watch.access_proven_at + timedelta(seconds=settings.ACCESS_PROOF_AGE)

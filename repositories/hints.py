@@ -58,9 +58,9 @@ local function give_hints(keys, words)
   return found
 end
 """
-# Only while a hint waits: of one that was answered meanwhile, nothing stays that could stand for the next one.
+# Only while a hint waits. Otherwise the mark would make the next hint believe that a job is queued for it.
 _NOTE_ASKED = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('SET', KEYS[2], 1, 'PX', ARGV[1]) end"
-# What came during the look stays. Its first is taken for its newest: they are at most a look apart.
+# A hint that came during the look stays. Its newest time becomes its first: they are at most a look apart.
 _ANSWER = """
 local waiting = redis.call('GET', KEYS[1])
 if not waiting or waiting == ARGV[1] then redis.call('DEL', KEYS[1], KEYS[2]) return 1 end
@@ -117,7 +117,7 @@ def request_looks(repositories: Sequence[Hinted], found: Sequence[int]) -> None:
             queue.impatient_connection().eval(_NOTE_ASKED, 2, *_keys(repository.pk), _ASKED_FOR)
 
 
-def are_all_seen_to(found: Sequence[int]) -> bool:
+def need_no_look(found: Sequence[int]) -> bool:
     """Whether `request_looks` would ask for none."""
     return all(found[1::2])
 

@@ -90,7 +90,7 @@ def end_delivery(watch: Watch) -> None:
 
 
 def put_back(watches: QuerySet[Watch]) -> int:
-    """No worker works on these watches any more: they wait again. Returns how many did not."""
+    """No worker works on these watches any more: they wait again. Returns how many there were."""
     return watches.filter(status=WatchStatus.SCANNING).update(status=WatchStatus.PENDING)
 
 

@@ -43,7 +43,7 @@ def contents_at(repository_id: int, sequence: int) -> QuerySet[FileVersion]:
 
 
 def content_of(file: File, sequence: int) -> FileVersion | None:
-    """One file of them. By its file alone: with the repository, SQLite would go through all that the repository has."""
+    """One file of a snapshot. Filtered by the file alone: with the repository, SQLite would scan all its versions."""
     versions = FileVersion.objects.filter(Q(until=None) | Q(until__gt=sequence), file=file, since__lte=sequence)
     return next(iter(versions.exclude(sha256=b"")), None)
 
@@ -182,7 +182,7 @@ class _Known(NamedTuple):
     sha256: bytes
 
     def is_still(self, mode: str, blob: str) -> bool:
-        """What was too large and fits now is as good as new."""
+        """False also for a file that was larger than MAX_FILE_BYTES and fits now: it has yet to be hashed."""
         return (self.mode, self.blob) == (mode, blob) and bool(self.sha256 or self.size > settings.MAX_FILE_BYTES)
 
     def replaced_by(self, path: bytes, mode: str = "", blob: str = "") -> _Change:

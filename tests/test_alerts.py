@@ -125,24 +125,24 @@ def kinds(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_an_open_circuit_is_told_once_and_once_that_it_is_over(inbox: Inbox, repository: Repository) -> None:
-    alerts.look()
+    alerts.check()
     assert inbox.requests == []
     open_circuit(repository)
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     (message,) = inbox.messages
     assert kinds(message["began"]) == [("circuit-open", "a/b")]
     assert message["began"][0]["reason"] == "The host does not answer."
     assert message["text"].startswith("Docora: a/b: circuit open\n")
     close_circuit(repository)
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     assert len(inbox.requests) == 2
     assert kinds(inbox.messages[1]["over"]) == [("circuit-open", "a/b")]
     assert inbox.messages[1]["began"] == []
     assert not Alert.objects.exists()
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert kinds(inbox.messages[2]["began"]) == [("circuit-open", "a/b")], "the next time is told again"
 
 
@@ -151,7 +151,7 @@ def test_every_kind_is_told(inbox: Inbox, alice_app: App, repository: Repository
     open_circuit(repository)
     lose_workers("deliveries-slow")
     set_disk(4)
-    alerts.look()
+    alerts.check()
     (message,) = inbox.messages
     assert set(kinds(message["began"])) == {
         ("circuit-open", "a/b"),
@@ -164,59 +164,59 @@ def test_every_kind_is_told(inbox: Inbox, alice_app: App, repository: Repository
     close_circuit(repository)
     put_worker("deliveries-slow")
     set_disk(50)
-    alerts.look()
+    alerts.check()
     assert kinds(inbox.messages[1]["over"]) == kinds(message["began"])
     assert not Alert.objects.exists()
 
 
 def test_a_worker_that_was_killed_does_not_count(inbox: Inbox) -> None:
     queue.connection().delete("rq:worker:somebody")
-    alerts.look()
+    alerts.check()
     assert {subject for _, subject in kinds(inbox.messages[0]["began"])} == set(queue.ALL)
 
 
 def test_a_disk_that_wavers_around_its_limit_is_told_once(inbox: Inbox) -> None:
     for percent in (9.9, 10.5, 9.9, 11.9):
         set_disk(percent)
-        alerts.look()
+        alerts.check()
     assert len(inbox.requests) == 1
     set_disk(12.1)
-    alerts.look()
+    alerts.check()
     assert kinds(inbox.messages[1]["over"]) == [("disk-low", "host-1")]
     set_disk(10.5)
-    alerts.look()
+    alerts.check()
     assert len(inbox.requests) == 2
 
 
 def test_what_is_away_for_a_moment_is_not_told(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(condition, "SETTLING", {"queue-untended": 60})
     lose_workers("snapshots")
-    alerts.look()
+    alerts.check()
     put_worker("snapshots")
-    alerts.look()
+    alerts.check()
     assert inbox.requests == []
     assert not Alert.objects.exists()
     lose_workers("snapshots")
-    alerts.look()
+    alerts.check()
     Alert.objects.update(due_at=timezone.now())
-    alerts.look()
+    alerts.check()
     put_worker("snapshots")
-    alerts.look()
+    alerts.check()
     lose_workers("snapshots")
-    alerts.look()
+    alerts.check()
     Alert.objects.update(due_at=timezone.now())
-    alerts.look()
+    alerts.check()
     assert len(inbox.requests) == 1, "neither the end of a moment nor what came back"
 
 
 def test_an_endpoint_that_fails_is_tried_again_and_told_once(inbox: Inbox, repository: Repository) -> None:
     inbox.status = 503
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     inbox.status = 204
     Alert.objects.update(due_at=timezone.now())
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     assert len(inbox.requests) == 2
     assert len({headers["webhook-id"] for _, headers, _ in inbox.requests}) == 1, "the attempts are one message"
 
@@ -226,7 +226,7 @@ def test_a_dead_endpoint_is_not_asked_at_every_tick(inbox: Inbox, repository: Re
     inbox.status = 503
     open_circuit(repository)
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     assert len(inbox.requests) == 1
     assert Alert.objects.get().due_at > timezone.now() + timedelta(seconds=90)
 
@@ -238,16 +238,16 @@ def test_of_several_schedulers_one_tells_it(inbox: Inbox, repository: Repository
     first.start()
     assert inbox.arrived.wait(20)
     for _ in range(3):
-        alerts.look()  # while the first one waits for the answer
+        alerts.check()  # while the first one waits for the answer
     inbox.goes_on.set()
     first.join()
-    alerts.look()
+    alerts.check()
     assert len(inbox.requests) == 1
 
 
 def _look_in_a_thread() -> None:
     try:
-        alerts.look()
+        alerts.check()
     finally:
         connections.close_all()
 
@@ -255,13 +255,13 @@ def _look_in_a_thread() -> None:
 def test_what_a_killed_scheduler_was_telling_is_told_by_another(inbox: Inbox, repository: Repository) -> None:
     open_circuit(repository)
     inbox.status = 503
-    alerts.look()
+    alerts.check()
     inbox.status = 204
     Alert.objects.update(due_at=timezone.now(), claim="dead", claimed_until=timezone.now() + timedelta(seconds=60))
-    alerts.look()
+    alerts.check()
     assert len(inbox.requests) == 1
     Alert.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
-    alerts.look()
+    alerts.check()
     assert len(inbox.requests) == 2
     assert Alert.objects.get().told_at
 
@@ -270,8 +270,8 @@ def test_many_at_once_are_one_message(inbox: Inbox, repository: Repository) -> N
     rows = [Repository(url=f"https://git.example/a/{n}", owner="a", name=str(n), clone_key=f"a/{n}") for n in range(60)]
     Repository.objects.bulk_create(rows)
     Repository.objects.exclude(pk=repository.pk).update(circuit_open_until=timezone.now())
-    alerts.look()
-    alerts.look()
+    alerts.check()
+    alerts.check()
     (message,) = inbox.messages
     assert (len(message["began"]), message["more"]) == (50, 10)
     assert message["text"].startswith("Docora: 60 new\n")
@@ -280,7 +280,7 @@ def test_many_at_once_are_one_message(inbox: Inbox, repository: Repository) -> N
 def test_it_is_signed_and_goes_to_the_url_as_it_is(inbox: Inbox, repository: Repository, settings: Settings) -> None:
     settings.ALERT_WEBHOOK_KEY = KEY
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     ((path, headers, body),) = inbox.requests
     assert path == "/hooks/T0?team=1"
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -290,7 +290,7 @@ def test_it_is_signed_and_goes_to_the_url_as_it_is(inbox: Inbox, repository: Rep
 
 def test_without_a_key_it_is_sent_unsigned(inbox: Inbox, repository: Repository) -> None:
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     ((_, headers, _),) = inbox.requests
     assert "webhook-signature" not in headers
     assert "X-Docora-Signature" not in headers
@@ -301,7 +301,7 @@ def test_a_private_address_is_not_dialled(
 ) -> None:
     settings.TRUSTED_NETWORKS = ()
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert inbox.requests == []
     assert "127.0.0.1 is not a public address" in caplog.text
     assert Alert.objects.get().attempts == 1
@@ -311,14 +311,14 @@ def test_by_email_it_is_told_apart_from_the_webhook(inbox: Inbox, repository: Re
     settings.ALERT_EMAIL = ("ann@example.com", "bob@example.com")
     inbox.status = 503
     open_circuit(repository)
-    alerts.look()
-    alerts.look()
+    alerts.check()
+    alerts.check()
     (letter,) = mail.outbox
     assert letter.subject == "Docora: a/b: circuit open"
     assert letter.to == ["ann@example.com", "bob@example.com"]
     assert "The host does not answer." in letter.body
     close_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert mail.outbox[1].subject == "Docora: a/b: circuit open, over"
     assert [row["over"] for row in inbox.messages if row["over"]] == [], "of what was not told no end is told"
 
@@ -340,7 +340,7 @@ def test_letters_go_to_a_real_server_once_and_once_that_it_is_over(
     Repository.objects.update(name="b\r\nBcc: eve@example.com")
     open_circuit(repository)
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     (letter,) = post_office.letters
     assert (letter.sender, letter.recipients) == ("docora@example.com", ["ann@example.com", "bob@example.com"])
     assert letter.content["Subject"] == "Docora: a/b Bcc: eve@example.com: circuit open"
@@ -348,7 +348,7 @@ def test_letters_go_to_a_real_server_once_and_once_that_it_is_over(
     assert "The host does not answer." in letter.content.get_content()
     close_circuit(repository)
     for _ in range(3):
-        alerts.look()
+        alerts.check()
     assert [letter.content["Subject"].rpartition(": ")[2] for letter in post_office.letters] == [
         "circuit open",
         "circuit open, over",
@@ -361,13 +361,13 @@ def test_a_letter_that_the_server_refuses_is_sent_again(
 ) -> None:
     post_office.refuses = refused
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert post_office.letters == []
     assert "An alert by email failed (attempt 1)" in caplog.text
     post_office.refuses = ""
     Alert.objects.update(due_at=timezone.now())
     for _ in range(2):
-        alerts.look()
+        alerts.check()
     assert len(post_office.letters) == 1
 
 
@@ -376,7 +376,7 @@ def test_a_server_that_is_away_does_not_hold_up_the_tick(
 ) -> None:
     post_office.close()
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert "An alert by email failed (attempt 1)" in caplog.text
     assert "refused" in caplog.text
     assert Alert.objects.get().told_at is None
@@ -386,24 +386,24 @@ def test_without_redis_that_is_told_and_nothing_else_is_called_over(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_workers("snapshots")
-    alerts.look()
+    alerts.check()
     take_redis_away(monkeypatch)
-    alerts.look()
+    alerts.check()
     assert kinds(inbox.messages[1]["began"]) == [("redis-away", "Redis")]
     assert inbox.messages[1]["over"] == []
 
 
 def test_where_nobody_is_to_be_told_nothing_is_kept(repository: Repository) -> None:
     open_circuit(repository)
-    alerts.look()
+    alerts.check()
     assert not Alert.objects.exists()
 
 
 def test_the_scheduler_survives_whatever_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(alerts, "look", lambda: 1 / 0)
-    alerts.look_whatever_fails()
+    monkeypatch.setattr(alerts, "check", lambda: 1 / 0)
+    alerts.check_without_raising()
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -433,7 +433,7 @@ def test_the_scheduler_looks_before_each_tick(monkeypatch: pytest.MonkeyPatch) -
         if len(done) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(alerts, "look", lambda: done.append("alerts"))
+    monkeypatch.setattr(alerts, "check", lambda: done.append("alerts"))
     monkeypatch.setattr(scheduler, "_tick", tick)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):

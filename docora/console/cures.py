@@ -38,7 +38,7 @@ def of(row: object) -> Subject:
     return of_watch(watch) if watch else Subject()
 
 
-def names_one(shown: SafeString) -> bool:
+def has_link(shown: SafeString) -> bool:
     """Whether something in it is a link."""
     return "<a " in shown
 

@@ -58,7 +58,7 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 
 def due(moment: datetime | None) -> SafeString | str:
-    """When something planned comes. A time that has passed is no "5 min ago": it has yet to happen."""
+    """When something planned comes; a time that has passed is shown as "due now"."""
     if moment is None or moment > timezone.now():
         return ago(moment)
     return _moment(moment, "due now")
@@ -88,7 +88,7 @@ def milliseconds(count: int | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """100 % and 0 % are said of all and of none alone, never of nearly all."""
+    """100 % only for all and 0 % only for none; nearly all is 99.99 % at the most."""
     if share is None:
         return NOTHING
     return f"{share if share in (0, 100) else min(max(share, 0.01), 99.99):.4g} %"

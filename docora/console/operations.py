@@ -204,7 +204,7 @@ class OperationView:
         except DocoraError as error:
             write_log(request, [named], f"{self._operation.label} failed: {error}")
             hint = cures.linked(error.hint, cures.of(named), may_operate=True)
-            cure = hint if cures.names_one(hint) else ""  # the others speak of what is tried again by itself
+            cure = hint if cures.has_link(hint) else ""  # the others speak of what is tried again by itself
             messages.error(request, format_html("{}: {} {}", self._operation.label, error, cure))
             return self._leave(request, named, failed=True)
         write_log(request, [named], self._operation.label, deleted=self._operation.deletes)

@@ -332,7 +332,7 @@ def _but_for_parked(watch: Watch, shown: SafeString | str) -> SafeString | str:
 
 
 def _commit_of(watch: Watch) -> SafeString | str:
-    """Told of everything is not the same as having it: what the endpoint refused it does not have."""
+    """The last commit that was told to its end. The app lacks what its endpoint refused: that is named beside it."""
     if not watch.synced_commit:
         return NOTHING
     commit = commit_link(watch.repository, watch.synced_commit)

@@ -120,6 +120,7 @@ class Story:
         self, repository: HostedRepository, changes: Changes, message: str, *, renames: dict[str, str] | None = None
     ) -> None:
         commit = repository.commit(changes, message, renames=renames)
+        self._pushed_at = time.monotonic()
         status = push_hook.send(self._hook["url"], self._hook["secret"], path=repository.name, commit=commit)
         self._say(f"commit {commit[:10]}, hook → {status}")
         if status != 202:
@@ -187,7 +188,6 @@ class Story:
 
     def _show_news(self, repository: HostedRepository, clients: Iterable[Client]) -> None:
         files = repository.files()
-        started = time.monotonic()
 
         def all_have_everything() -> bool:
             complete = all(client.has(self._repository_id, files) for client in clients)
@@ -197,7 +197,7 @@ class Story:
 
         with self._console.status("waiting for the change"):
             self._wait(all_have_everything, "the change did not arrive", *clients)
-        self._say(f"complete {time.monotonic() - started:.2f} s after the push")
+        self._say(f"complete {time.monotonic() - self._pushed_at:.2f} s after the push")
 
     def _tell_news(self, client: Client) -> None:
         for request in client.news():

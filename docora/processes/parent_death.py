@@ -1,8 +1,8 @@
 """Lets the kernel end a process when its parent has ended: Linux only, elsewhere these functions do nothing.
 
-The kernel watches the thread that forked, so fork in the main thread. It forgets the wish at a fork and keeps it at an
-exec. Programs that are started with `subprocess`, such as git, never get it: a git whose worker was killed keeps the
-file lock of its clone until it has ended by itself.
+The kernel watches the thread that forked, so fork in the main thread. A fork of the process does not inherit the
+request; a program that it executes does. Programs that are started with `subprocess`, such as git, never get it: a git
+whose worker was killed keeps the file lock of its clone until it has ended by itself.
 """
 
 import ctypes

@@ -159,12 +159,12 @@ class Supervisor:
         for child in self.children:
             child.keep_log_bounded()
             if child.has_just_ended():
-                self._bury(child)
+                self._clean_up_after(child)
             if child.is_due():
                 self._start(child)
         self._put_back_interrupted()
 
-    def _bury(self, child: Child) -> None:
+    def _clean_up_after(self, child: Child) -> None:
         """Kill what it left, which would go on beside the process that is started next."""
         leftovers.kill(child.mark, session=child.pid)
         self._interrupted.add(child.mark)

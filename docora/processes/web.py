@@ -65,7 +65,7 @@ class Worker(GunicornWebWorker):
         async def make_runner() -> web.AppRunner:
             front = bridge.front()
             front.on_response_prepare.append(_name_server)
-            log.addFilter(_is_about_us)
+            log.addFilter(_is_our_error)
             return web.AppRunner(
                 front,
                 logger=log,
@@ -94,7 +94,7 @@ async def _name_server(_request: web.Request, response: web.StreamResponse) -> N
     response.headers["Server"] = "Docora"
 
 
-def _is_about_us(record: logging.LogRecord) -> bool:
+def _is_our_error(record: logging.LogRecord) -> bool:
     """A request that cannot be parsed, or whose client has gone, is a line of the access log, and no error of ours."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError)

@@ -128,7 +128,7 @@ class _LongBody(io.RawIOBase):
 
 
 class _MissingBody(io.RawIOBase):
-    """A body that did not arrive in time: whoever reads it hears of it as of a broken connection."""
+    """A body that did not arrive in time: reading it fails like reading from a broken connection."""
 
     def readable(self) -> bool:
         return True

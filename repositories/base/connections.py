@@ -10,11 +10,8 @@ from redis.retry import Retry
 
 
 class _Packer(HiredisRespSerializer):
-    """Gives no number to hiredis, which asks Python for its digits and does not notice when there are none.
-
-    A signal that arrives then is handled first. If its handler raises, as that of a job's time-out does, hiredis 3.5.0
-    ends the process with a segmentation fault.
-    """
+    """Gives numbers to hiredis as text. hiredis 3.5.0 ends the process with a segmentation fault if a signal handler
+    raises while it formats a number, as the handler of a job's time-out does."""
 
     def pack(self, *args: Any) -> Any:
         words: list[Any] = [repr(arg) if type(arg) in (int, float) else arg for arg in args]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class PausingLoop(asyncio.SelectorEventLoop):
-    """Its clock stands still while the loop does not run: a wait for the database is no time-out of the peer."""
+    """Its clock stops while the loop does not run: time spent in the database does not count towards time-outs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ _AGAIN = "-again"
 _SILENCE = timedelta(seconds=30)
 # A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
 _AFTER_A_CRASH = [1, 5, 30]
-# In one step: a job that stands in no line would never run, and its id would be taken.
+# In one step: a crash between two would leave a job in no queue, with its id taken.
 _MOVE_TO_FRONT = "if redis.call('LREM', KEYS[1], 1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[1], ARGV[1]) end"
 # Seconds for one question of a caller that answers at once, with an error if it must: the answer to a hook has 0.1 s.
 _IMPATIENT = 0.08
@@ -137,7 +137,7 @@ def length(queue: str) -> int:
 
 
 def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
-    """The round behind a running job waits for its end: until then, it stands for all that is asked for."""
+    """Job `X-again` begins after job `X` has ended. Until then, all that is asked for meanwhile is left to it."""
 
     @wraps(job_function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R | Retry:
@@ -150,7 +150,7 @@ def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
 
 
 def _is_running(job_id: str) -> bool:
-    """A job whose worker has died is started for a while yet, but nobody is heard of."""
+    """A job whose worker has died still has the status `started`, but its heartbeat is old."""
     job = _fetch(job_id)
     if job is None or _status(job_id) not in _RUNNING or job.last_heartbeat is None:
         return False

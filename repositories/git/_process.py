@@ -231,7 +231,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-# What git's words mean: what is said outright before what may follow from it.
+# The error that a pattern in git's words stands for. The first match counts: causes before their consequences.
 _MEANINGS: list[tuple[type[GitError], str]] = [
     (LimitExceeded, r"out of memory|cannot allocate memory|unable to create thread|died of signal (9|24)"),
     (DiskFull, r"no space left on device|disk quota exceeded"),

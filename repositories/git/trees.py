@@ -78,7 +78,7 @@ class _Walk:
         self._bytes_ahead = 0
 
     def changes(self, old: str, new: str) -> Iterator[tuple[bytes, Entry | None]]:
-        """Depth first. `way` has the folders from the root to where the walk is, each with what is left of it."""
+        """Depth first. `way` is the stack of folders from the root to here, each with the entries that are left."""
         ((was, now),) = self._read([(old, new)])
         way = [self._differing(_Folder(b"", was, now))]
         while way:

@@ -67,7 +67,7 @@ def note_failure(app: App, *, accepted_some: bool) -> None:
 
 
 def reason_to_disable(app: App, answer: Answer) -> str:
-    """Why nothing more is sent to the endpoint; empty while there is hope."""
+    """Why nothing more is sent to the endpoint; empty: go on sending."""
     if answer.status == 410:
         return "The endpoint answered 410 Gone."
     patience = timedelta(days=settings.ENDPOINT_PATIENCE_DAYS)

@@ -255,13 +255,13 @@ class Run:
         elif outcome.is_about_the_file:
             self._refused.append(outcome)
             log.debug("Refused %s: %s", message.change.path.text, answer.error, extra={"message_id": message.id})
-            if not self._believes_refusals and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
+            if not self._refusals_are_about_files and sum(o.is_doubtful for o in self._refused) >= _SUSPICIOUS:
                 self._fail(outcome)
         else:
             self._fail(outcome)
 
     @property
-    def _believes_refusals(self) -> bool:
+    def _refusals_are_about_files(self) -> bool:
         """An endpoint that accepts other files, or that refuses after many attempts, means these files."""
         return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
 
@@ -285,7 +285,7 @@ class Run:
             _recording.log_attempts(self._watch, self._snapshot, outcomes)
             if is_current:
                 acknowledged = [outcome.change for outcome in outcomes if outcome.acknowledges]
-                parked = self._park(doubtful_too=park_all or self._believes_refusals) if goes_on else 0
+                parked = self._park(doubtful_too=park_all or self._refusals_are_about_files) if goes_on else 0
                 _recording.acknowledge(self._watch, now, acknowledged, newly_parked=parked)
         if is_current and not goes_on:
             self._await_what_was_sent()

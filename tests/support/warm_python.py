@@ -124,7 +124,7 @@ def run(
 
 @cache
 def _forks() -> socket.socket:
-    """Where to ask for a fork. Who forks ends with this process, also if it is killed: then nobody can ask any more."""
+    """Where to ask for a fork. The process that forks ends with this one, also if it is killed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(

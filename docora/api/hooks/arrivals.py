@@ -93,7 +93,7 @@ def _read(arrival: Arrival, answer: list[Any]) -> TakenIn:
     wait, *found = answer
     if float(wait):
         return RateLimited(float(wait))
-    if hints.are_all_seen_to(found) and not arrival.recheck_owner:
+    if hints.need_no_look(found) and not arrival.recheck_owner:
         return None
     return partial(_ask_for_looks, arrival, found)
 

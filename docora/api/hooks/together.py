@@ -28,7 +28,7 @@ from repositories.base import log_context
 from repositories.errors import RateLimited
 from repositories.hooks import OpenHook
 
-# What Django's middleware asks of a request, it finds here: none of them comes otherwise where only https is allowed.
+# A stand-in that says https, for Django's middleware: where https is required, `takes` lets nothing else through.
 _ANY_REQUEST = HttpRequest()
 _ANY_REQUEST.META["HTTP_X_FORWARDED_PROTO"] = "https"
 

@@ -15,7 +15,7 @@ class Command(OperatorCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        alerts.look_whatever_fails()
+        alerts.check_without_raising()
         check_redis()
         asked = tick()
         self.stdout.write(f"{asked} {'job' if asked == 1 else 'jobs'} asked for.")
