@@ -272,7 +272,7 @@ def _git_host(address: str, name: str) -> Iterator[Finding]:
     try:
         expires = _dial(url, is_plain=is_plain)
     except (DocoraError, OSError) as error:
-        says = str(error) if isinstance(error, DocoraError) else outgoing.explain(error, address)[0]
+        says = str(error) if isinstance(error, DocoraError) else outgoing.explain(error, address)
         yield unwell(name, says, "See its name, DOCORA_TRUSTED_NETWORKS, DOCORA_HTTP_PROXY, DOCORA_GIT_CA_FILE.")
         return
     if expires is None:

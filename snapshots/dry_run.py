@@ -55,13 +55,7 @@ class Question:
     @classmethod
     def unseal(cls, sealed: str) -> Self:
         facts = json.loads(decrypt(sealed))
-        chosen = facts.pop("selection")
-        selection = Selection(
-            include=tuple(chosen["include"]),
-            exclude=tuple(chosen["exclude"]),
-            max_file_size=chosen["max_file_size"],
-        )
-        return cls(**facts, selection=selection)
+        return cls(**facts | {"selection": Selection.from_json(facts["selection"])})
 
     @property
     def remote(self) -> clones.Remote:

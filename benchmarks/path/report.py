@@ -4,8 +4,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.path import usage
 from benchmarks.path.service import ROOT
 
 OK, MISSED, NO_GOAL, FAILED = "ok", "MISSED", "no goal", "FAILED"
@@ -48,9 +49,20 @@ class Outcome:
         return self.ours / self.reference if self.reference else None
 
 
-def middle(found: Sequence[Outcome]) -> Outcome:
-    """The one with the middle ratio: a machine that was slow for one part of one round does not decide."""
-    return sorted(found, key=lambda outcome: outcome.ratio or 0)[len(found) // 2]
+def middle_of(rounds: Iterable[Callable[[], Outcome]]) -> Outcome:
+    """The one with the middle ratio, of the rounds that other machines on the same host disturbed least: those beside
+    which they took at most a few percent of the processors, or the one beside which they took least."""
+    found: list[tuple[float, Outcome]] = []
+    for measure in rounds:
+        stealing = usage.Stolen()
+        outcome = measure()
+        found.append((stealing.share, outcome))
+    limit = max(usage.DISTURBED, min(share for share, _ in found))
+    kept = sorted((outcome.ratio or 0, number) for number, (share, outcome) in enumerate(found) if share <= limit)
+    _, chosen = kept[len(kept) // 2]
+    every = ", ".join(f"{outcome.ratio or 0:.2f} x beside {share:.0%}" for share, outcome in found)
+    outcome = found[chosen][1]
+    return replace(outcome, detail=f"{outcome.detail}; rounds, beside what other machines took: {every}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from benchmarks.path.looks import cpu_of_looks, hour_of_looks, rate_of_looks
 from benchmarks.path.many import apps, register, repositories
 from benchmarks.path.reference import BareClone
 from benchmarks.path.remote import Shape
-from benchmarks.path.report import Goal, Outcome, middle
+from benchmarks.path.report import Goal, Outcome, middle_of
 from benchmarks.path.stage import Stage
 
 _MB = 1e6
@@ -73,20 +73,25 @@ def all_rows(sizes: Sizes) -> dict[str, Row]:
 
 def _first(bench: Bench, *, name: str, shape: Shape, times: int = 1) -> Outcome:
     template = bench.generated(name, shape)
-    stage, found = (synced := bench.synced(name, template)).stage, [synced.first_sync]
-    for number in range(1, times):
-        copy = stage.publish(f"bench/{name}-{number}", template())
-        found.append(bench.sync(stage, copy, f"reader-{number}").first_sync)
-    return middle(found)
+
+    def sync(number: int) -> Outcome:
+        synced = bench.synced(name, template)
+        if number:
+            copy = synced.stage.publish(f"bench/{name}-{number}", template())
+            synced = bench.sync(synced.stage, copy, f"reader-{number}")
+        return synced.first_sync
+
+    return middle_of(partial(sync, number) for number in range(times))
 
 
 def _deliveries(bench: Bench) -> Outcome:
     """Between the first acknowledgement and the last one: without the snapshot before."""
     with bench.stage() as stage:
-        return middle([_deliver_once(stage, bench.sizes.deliveries, number, bench.patience) for number in range(5)])
+        deliver = partial(_deliver_once, stage, bench.sizes.deliveries, patience=bench.patience)
+        return middle_of(partial(deliver, number) for number in range(5))
 
 
-def _deliver_once(stage: Stage, count: int, number: int, patience: float) -> Outcome:
+def _deliver_once(stage: Stage, count: int, number: int, *, patience: float) -> Outcome:
     repository = stage.create(f"bench/texts-{number}", remote.texts(count, 18_000, seed=number).items())
     tip, watch = repository.tip, stage.watch(stage.onboard(f"reader-{number}"), repository)
     stage.told(watch, tip, paths=1, seconds=5 * patience)

@@ -127,13 +127,6 @@ def _registry(each: Queue, line: Line) -> BaseRegistry:
     return registries[line]
 
 
-def fetch(job_id: str) -> Job | None:
-    try:
-        return ListedJob.fetch(job_id, connection=queue.connection(), serializer=JSONSerializer)
-    except NoSuchJobError:
-        return None
-
-
 def fetch_many(job_ids: Iterable[str]) -> list[Job]:
     """The jobs that still exist."""
     found = ListedJob.fetch_many(list(job_ids), connection=queue.connection(), serializer=JSONSerializer)

@@ -126,7 +126,7 @@ class QueueAdmin(ThemedAdmin):
         )
 
     def _job(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        job = jobs.fetch(job_id)
+        job = queue.fetch(job_id)
         shown = next(jobs.show([job]), None) if job else None
         if job is None or shown is None:
             messages.info(request, f"Job {job_id} has ended.")
@@ -136,7 +136,7 @@ class QueueAdmin(ThemedAdmin):
         return self._page(request, "job", shown.purpose, facts=_facts(job, shown), job=shown, acts=acts, error=error)
 
     def _act(self, request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
-        act, job = _act_named(verb), jobs.fetch(job_id)
+        act, job = _act_named(verb), queue.fetch(job_id)
         if not _may_act(request):
             raise PermissionDenied
         if job is None or jobs.line_of(job) not in act.lines:

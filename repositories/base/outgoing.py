@@ -41,7 +41,7 @@ class PausingLoop(asyncio.SelectorEventLoop):
             self._left_at = super().time()
 
 
-def open_session(base_url: str, *, ca_file: Path | None, limit: int = 0, **options: Any) -> aiohttp.ClientSession:
+def open_session(base_url: str, *, ca_file: Path | None, **options: Any) -> aiohttp.ClientSession:
     """A session to one host, directly or through the proxy; every dialled address is checked. Call it inside the loop.
 
     A proxy sees the headers of the session when it is asked for a connection: secrets go with each request instead.
@@ -56,7 +56,7 @@ def open_session(base_url: str, *, ca_file: Path | None, limit: int = 0, **optio
         options |= {"proxy_auth": aiohttp.BasicAuth(through.user, through.password)} if through.user else {}
     trusted: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca_file) if ca_file else True
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=limit, socket_factory=dial, ssl=trusted),
+        connector=aiohttp.TCPConnector(limit=0, socket_factory=dial, ssl=trusted),
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         **{"auto_decompress": False, **options},
@@ -100,21 +100,21 @@ def seconds_of(retry_after: str) -> float | None:
     return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)
 
 
-# What each error means, in words and for machines; the first that fits.
-_MEANINGS: list[tuple[type[BaseException], str, str]] = [
-    (aiohttp.ClientProxyConnectionError, "no connection to the proxy on the way to {host}: {cause}", "proxy"),
-    (aiohttp.ClientHttpProxyError, "the proxy does not lead to {host}: it answered {status}", "proxy"),
-    (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved", "dns"),
-    (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}", "tls"),
-    (aiohttp.ClientSSLError, "no TLS with {host}: {cause}", "tls"),
-    (ssl.SSLError, "no TLS with {host}: {cause}", "tls"),
-    (ConnectionRefusedError, "connection refused by {host}", "connection"),
-    (ConnectionResetError, "{host} reset the connection", "connection"),
-    (aiohttp.ServerDisconnectedError, "{host} closed the connection without an answer", "connection"),
-    (aiohttp.ClientPayloadError, "{host} closed the connection in the middle of its answer", "connection"),
-    (aiohttp.ClientConnectionError, "no connection to {host}: {cause}", "connection"),
-    (OSError, "no connection to {host}: {cause}", "connection"),
-    (Exception, "{host} does not speak HTTP as expected: {cause}", "protocol"),
+# What each error means; the first that fits.
+_MEANINGS: list[tuple[type[BaseException], str]] = [
+    (aiohttp.ClientProxyConnectionError, "no connection to the proxy on the way to {host}: {cause}"),
+    (aiohttp.ClientHttpProxyError, "the proxy does not lead to {host}: it answered {status}"),
+    (aiohttp.ClientConnectorDNSError, "the name of {host} cannot be resolved"),
+    (aiohttp.ClientConnectorCertificateError, "the certificate of {host} is not accepted: {cause}"),
+    (aiohttp.ClientSSLError, "no TLS with {host}: {cause}"),
+    (ssl.SSLError, "no TLS with {host}: {cause}"),
+    (ConnectionRefusedError, "connection refused by {host}"),
+    (ConnectionResetError, "{host} reset the connection"),
+    (aiohttp.ServerDisconnectedError, "{host} closed the connection without an answer"),
+    (aiohttp.ClientPayloadError, "{host} closed the connection in the middle of its answer"),
+    (aiohttp.ClientConnectionError, "no connection to {host}: {cause}"),
+    (OSError, "no connection to {host}: {cause}"),
+    (Exception, "{host} does not speak HTTP as expected: {cause}"),
 ]
 
 
@@ -125,17 +125,15 @@ def _reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or ""
 
 
-def explain(error: Exception, host: str, *, may_quote: bool = True) -> tuple[str, str]:
-    """The reason in words, and its class. A failed connection is told by the error of the operating system.
+def explain(error: Exception, host: str, *, may_quote: bool = True) -> str:
+    """The reason in words. A failed connection is told by the error of the operating system.
 
     Without `may_quote` nothing of the library's own text, which may have what was sent in it.
     """
     cause = getattr(error, "os_error", None) or error
     if isinstance(cause, PermissionError):  # of `checked_socket`
-        return str(cause.strerror).rstrip("."), "forbidden-address"
-    words, kind = next(
-        (words, kind) for type_, words, kind in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_)
-    )
+        return str(cause.strerror).rstrip(".")
+    words = next(words for type_, words in _MEANINGS if isinstance(error, type_) or isinstance(cause, type_))
     said = getattr(cause, "verify_message", None) or _reason_of(cause) or (may_quote and str(cause))
     told = words.format(host=host, cause=said or "", status=getattr(cause, "status", ""))
-    return told.rstrip(". ").removesuffix(":"), kind
+    return told.rstrip(". ").removesuffix(":")

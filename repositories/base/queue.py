@@ -151,7 +151,7 @@ def one_round_at_a_time(job_function: Callable[P, R]) -> Callable[P, R | Retry]:
 
 def _is_running(job_id: str) -> bool:
     """A job whose worker has died still has the status `started`, but its heartbeat is old."""
-    job = _fetch(job_id)
+    job = fetch(job_id)
     if job is None or _status(job_id) not in _RUNNING or job.last_heartbeat is None:
         return False
     return datetime.now(UTC) - job.last_heartbeat.astimezone(UTC) < _SILENCE
@@ -165,7 +165,7 @@ def _rounds(job_id: str) -> Iterator[str]:
 def _drop(job_id: str) -> None:
     """Only what stands in line: a worker that has taken a job needs its record until it has ended."""
     for name in _rounds(job_id):
-        if job := _fetch(name):
+        if job := fetch(name):
             line = named(job.origin)
             if _connection().lrem(line.key, 1, name) or _connection().zrem(line.scheduled_job_registry.key, name):
                 job.delete(remove_from_queue=False)
@@ -214,7 +214,7 @@ def _create(message: _Message) -> None:
 
 def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
     """A new request ends the pause that a failure has made: the job is queued at once; `first`: before the others."""
-    job = _fetch(job_id)
+    job = fetch(job_id)
     # Several processes may try this; only the one that removed it from the scheduled jobs queues it.
     if job and target.scheduled_job_registry.remove(job):
         target.enqueue_job(job, at_front=first)
@@ -222,7 +222,8 @@ def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
         _connection().eval(_MOVE_TO_FRONT, 1, target.key, job_id)
 
 
-def _fetch(job_id: str) -> Job | None:
+def fetch(job_id: str) -> Job | None:
+    """None if there is no such job any more."""
     try:
         return ListedJob.fetch(job_id, connection=_connection(), serializer=JSONSerializer)
     except NoSuchJobError:
@@ -230,7 +231,7 @@ def _fetch(job_id: str) -> Job | None:
 
 
 def _status(job_id: str) -> JobStatus | None:
-    job = _fetch(job_id)
+    job = fetch(job_id)
     try:
         return job.get_status() if job else None
     except InvalidJobOperation:  # it has ended since it was fetched
@@ -238,5 +239,5 @@ def _status(job_id: str) -> JobStatus | None:
 
 
 def _forget(job_id: str) -> None:
-    if job := _fetch(job_id):
+    if job := fetch(job_id):
         job.delete()

@@ -105,7 +105,7 @@ def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
             f"The API of the GitHub App cannot be reached: timed out after {settings.GIT_ASK_TIMEOUT:g} s."
         ) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        reason, _ = outgoing.explain(error, urlsplit(settings.GITHUB_APP_API_URL).netloc, may_quote=False)
+        reason = outgoing.explain(error, urlsplit(settings.GITHUB_APP_API_URL).netloc, may_quote=False)
         raise HostUnavailable(f"The API of the GitHub App cannot be reached: {reason}.") from None
 
 

@@ -114,7 +114,7 @@ def break_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr("snapshots.hinted.take_snapshot", explode)
-        job = jobs.fetch(queue.named(queue.SNAPSHOTS).job_ids[0])
+        job = queue.fetch(queue.named(queue.SNAPSHOTS).job_ids[0])
         assert job
         job.retries_left = 0
         job.save()

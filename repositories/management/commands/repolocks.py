@@ -7,12 +7,9 @@ from typing import Any
 
 import psutil
 from django.core.management.base import CommandError
-from rq.exceptions import NoSuchJobError
 from rq.job import JobStatus
-from rq.serializers import JSONSerializer
 
-from repositories.base import connections
-from repositories.base.listed_job import ListedJob
+from repositories.base import queue
 from repositories.errors import Holder
 from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import check_redis
@@ -66,11 +63,8 @@ def is_stale(holder: Holder) -> bool:
     """On this host the process tells; of another host's only the queue knows."""
     if holder.host == socket.gethostname():
         return not psutil.pid_exists(holder.pid)
-    try:
-        job = ListedJob.fetch(holder.job_id, connection=connections.connect(), serializer=JSONSerializer)
-    except NoSuchJobError:
-        return True
-    return job.get_status() != JobStatus.STARTED
+    job = queue.fetch(holder.job_id)
+    return job is None or job.get_status() != JobStatus.STARTED
 
 
 def _row(lock: LockStatus) -> tuple[str, ...]:
