@@ -121,11 +121,58 @@ def _headers_of_github(secret: str, body: bytes, event: str) -> dict[str, str]:
     }
 
 
-def gitea(secret: str, path: str, ref: str = "refs/heads/main", **facts: Any) -> Sent:
-    sent = github(secret, path, ref, **facts)
-    names = {"X-Gitea-Event": facts.get("event", "push"), "X-Gitea-Delivery": _DELIVERY, "X-Gogs-Event": "push"}
-    proof = {"X-Gitea-Signature": sign(secret, sent.body), "X-Gogs-Signature": sign(secret, sent.body)}
-    return Sent(sent.body, {**sent.headers, **names, **proof})
+def _payload_of_gitea(path: str, ref: str, *, after: str, default_branch: str) -> dict[str, Any]:
+    """Also Forgejo's. Unlike GitHub's it has no `deleted`."""
+    owner, _, name = path.rpartition("/")
+    user = {
+        "id": 1,
+        "login": owner,
+        "login_name": "",
+        "full_name": "",
+        "email": "ada@noreply.localhost",
+        "username": owner,
+    }
+    commit = {
+        "id": after,
+        "message": "Change a page\n",
+        "url": f"https://git.example.com/{path}/commit/{after}",
+        "author": {"name": "ada", "email": "ada@noreply.localhost", "username": owner},
+        "timestamp": "2017-03-13T13:52:11-04:00",
+        "added": None,
+        "removed": None,
+        "modified": ["README.md"],
+    }
+    return {
+        "ref": ref,
+        "before": _BEFORE,
+        "after": after,
+        "compare_url": f"https://git.example.com/{path}/compare/{_BEFORE}...{after}",
+        "commits": [] if after == ZERO else [commit],
+        "total_commits": 1,
+        "head_commit": None if after == ZERO else commit,
+        "repository": {
+            "id": 140,
+            "owner": user,
+            "name": name,
+            "full_name": path,
+            "description": "",
+            "empty": False,
+            "private": False,
+            "html_url": f"https://git.example.com/{path}",
+            "clone_url": f"https://git.example.com/{path}.git",
+            "default_branch": default_branch,
+        },
+        "pusher": user,
+        "sender": user,
+    }
+
+
+def gitea(secret: str, path: str, ref: str = "refs/heads/main", *, after: str = _AFTER, event: str = "push",
+          default_branch: str = "main") -> Sent:  # fmt: skip
+    body = json.dumps(_payload_of_gitea(path, ref, after=after, default_branch=default_branch)).encode()
+    names = {"X-Gitea-Event": event, "X-Gitea-Delivery": _DELIVERY, "X-Gogs-Event": event}
+    proof = {"X-Gitea-Signature": sign(secret, body), "X-Gogs-Signature": sign(secret, body)}
+    return Sent(body, {**_headers_of_github(secret, body, event), **names, **proof, "Content-Type": "application/json"})
 
 
 def forgejo(secret: str, path: str, ref: str = "refs/heads/main", **facts: Any) -> Sent:

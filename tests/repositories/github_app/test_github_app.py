@@ -136,6 +136,31 @@ def test_the_token_is_renewed_before_its_end(watch: Watch, api: GitHubApi, fake_
     assert len(api.tokens) == 2
 
 
+def test_a_token_whose_time_is_over_is_replaced_and_nobody_is_blamed(
+    watch: Watch, alice: Receiver, api: GitHubApi, secret: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = watch.repository.remote
+    monkeypatch.setattr(github_app, "_RENEWED_BEFORE_ITS_END", api.lifetime - 1.5)
+    github_app.forget_token(remote)
+    short_lived = github_app.token_of_installation(remote)
+    assert github_app.kept_token(remote) == short_lived
+    while github_app.kept_token(remote) is not None:
+        time.sleep(0.05)
+    api.withdraw_tokens()
+    secret.commit({"b.md": "2"})
+    look(watch, work)
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+    assert (watch.status, watch.access_denied_at) == (WatchStatus.SYNCED, None)
+    assert api.tokens[-1] != short_lived
+
+
+def test_a_token_that_ends_too_soon_is_not_kept(watch: Watch, api: GitHubApi) -> None:
+    api.lifetime = 60
+    github_app.forget_token(watch.repository.remote)
+    one, another = (github_app.token_of_installation(watch.repository.remote) for _ in range(2))
+    assert one != another
+
+
 def test_the_token_is_nowhere_in_clear(watch: Watch, api: GitHubApi, fake_redis: fakeredis.FakeRedis) -> None:
     (token,) = api.tokens
     stored = [fake_redis.dump(key) for key in fake_redis.keys("*")]
