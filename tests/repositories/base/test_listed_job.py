@@ -155,9 +155,18 @@ def test_the_list_is_all_that_docora_queues() -> None:
 
 def _names_in(module: Path) -> Iterator[str]:
     """The dotted names among the arguments of `queue.enqueue`, and of `_announce`, which adds the module."""
-    for call in (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)):
+    tree = ast.parse(module.read_text())
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        given = [constants.get(arg.id, arg) if isinstance(arg, ast.Name) else arg for arg in call.args]
+        texts = [arg.value for arg in given if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         if name in {"enqueue", "enqueue_now"}:
             yield from texts
         elif name == "_announce":

@@ -47,7 +47,8 @@ FAULTS = st.sampled_from(
         {"status": 500},
         {"status": 429, "headers": {"Retry-After": "0"}},
         {"status": 413},
-        {"status": 404},
+        # Not to a delete: there it says that the file is not there, and is believed.
+        {"status": 404, "events": ["create", "update"]},
         {"reset": True},
         {"status": 500, "after_applying": True},
         {"reset": True, "after_applying": True},
