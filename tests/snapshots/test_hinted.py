@@ -44,6 +44,19 @@ def hint(repository: Repository, *, by_hook: bool = True) -> None:
     hints.give(repository, by_hook=by_hook)
 
 
+def after_the_next_question(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do this once, when the host has told its tip and the look does not know of what comes now."""
+    look = clones.look
+
+    def look_and_be_overtaken(*arguments: object) -> object:
+        tip = look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(clones, "look", look)
+        act()
+        return tip
+
+    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+
+
 def test_a_hint_is_answered_by_one_look_and_an_urgent_delivery(
     repository: Repository, remote: HostedRepository, git_host: GitHost, work: Work, alice: Receiver
 ) -> None:
@@ -218,16 +231,12 @@ def test_a_look_of_the_ordinary_queue_is_not_the_last_where_a_newer_hint_has_com
     repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hints, "INTERVAL", 0.01)
-    look = clones.look
 
-    def look_and_be_overtaken(*arguments: object) -> object:
-        tip = look(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(clones, "look", look)
+    def push_late() -> None:
         remote.commit({"late.md": "Late.\n"})
         hint(repository)
-        return tip
 
-    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+    after_the_next_question(monkeypatch, push_late)
     remote.commit({"early.md": "Early.\n"})
     hint(repository)
     queue.connection().delete(queue.key_of(queue.URGENT))
@@ -319,17 +328,12 @@ def test_a_host_that_fails_is_tried_again_and_the_hint_is_kept(
 def test_a_hint_that_comes_during_a_probe_is_not_lost(
     repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = clones.look
-
-    def look_and_be_overtaken(*arguments: object) -> object:
-        tip = look(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(clones, "look", look)
+    def push_late() -> None:
         remote.commit({"late.md": "Late.\n"})
         hint(repository)
         assert hinted.look(repository.pk, job_id="hint") is None, "the probe has the circuit to itself"
-        return tip
 
-    monkeypatch.setattr(clones, "look", look_and_be_overtaken)
+    after_the_next_question(monkeypatch, push_late)
     past = timezone.now() - timedelta(seconds=1)
     Repository.objects.update(circuit_open_until=past, consecutive_failures=5)
     jobs.take_snapshot(repository.pk)
