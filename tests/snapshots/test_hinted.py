@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,15 +14,14 @@ from rq import Retry
 from rq.timeouts import JobTimeoutException
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
-from docora.demo.receiver import Receiver, ReceiverFault
+from docora.demo.receiver import Receiver
 from repositories import hints, messages, timing, watches
 from repositories.base import queue
 from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.repo_lock.slots import fetch_slot
-from snapshots import hinted, jobs, schedule
-from snapshots.delivery import tell
+from snapshots import hinted, jobs
 from snapshots.models import Snapshot
 from tests.support.worker import Work
 
@@ -399,94 +397,6 @@ def test_a_look_of_the_ordinary_queue_that_fails_answers_no_hint(
     assert hints.newest(repository.pk)
     assert jobs.take_snapshot(repository.pk) is None
     assert hints.newest(repository.pk) is None
-
-
-def test_an_endpoint_that_is_slow_uses_the_urgent_lane_once_and_then_no_more(
-    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("snapshots.delivery.endpoint._URGENT_TIMEOUT", 0.1)
-    monkeypatch.setattr(hints, "INTERVAL", 0.01)
-    lanes: list[str] = []
-    deliver = tell.deliver
-
-    def note_lane(*arguments: int, lane: str, **rest: Any) -> float | None:
-        lanes.append(lane)
-        return deliver(*arguments, lane=lane, **rest)
-
-    monkeypatch.setattr(tell, "deliver", note_lane)
-    alice.faults.put(ReceiverFault(delay=0.4))
-    for text in ("One.\n", "Two.\n"):
-        remote.commit({"new.md": text})
-        hint(repository)
-        work()
-        assert alice.files_of(repository.public_id) == remote.files()
-    assert lanes == [queue.URGENT, queue.DELIVERIES, queue.DELIVERIES]
-    assert repository.watches.get().app.slow_since is None
-
-
-def test_a_large_change_begins_in_the_urgent_lane_and_ends_in_the_ordinary_one(
-    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tell, "_URGENT_BUDGET", -1.0)
-    remote.commit({f"page-{n}.md": f"{n}\n" for n in range(20)})
-    hint(repository)
-    jobs.look_now(repository.pk)
-    watch = repository.watches.get()
-    assert tell.deliver(watch.pk, job_id="urgent", lane=queue.URGENT) is None
-    assert waiting(queue.DELIVERIES) == [f"deliver-{watch.pk}"]
-    work()
-    assert alice.files_of(repository.public_id) == remote.files()
-
-
-def test_an_urgent_delivery_whose_time_is_up_goes_on_in_the_ordinary_lane(
-    repository: Repository, remote: HostedRepository, work: Work, alice: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deliver = tell.deliver
-
-    def run_out_of_time(*arguments: int, lane: str, **rest: Any) -> float | None:
-        if lane == queue.URGENT:
-            raise JobTimeoutException
-        return deliver(*arguments, lane=lane, **rest)
-
-    monkeypatch.setattr(tell, "deliver", run_out_of_time)
-    remote.commit({"new.md": "New.\n"})
-    hint(repository)
-    work()
-    assert alice.files_of(repository.public_id) == remote.files()
-
-
-def test_no_more_urgent_deliveries_than_the_lane_serves_at_once(
-    repository: Repository, remote: HostedRepository, bob_app: App, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watches.watch(bob_app, remote.url)
-    work()
-    monkeypatch.setattr(tell, "_MOST_URGENT", 1)
-    messages.deliver(404, lane=queue.DELIVERIES)
-    remote.commit({"new.md": "New.\n"})
-    hint(repository)
-    jobs.look_now(repository.pk)
-    assert len([name for name in waiting(queue.URGENT) if "deliver" in name]) == 1
-    first, *others = waiting(queue.DELIVERIES)
-    assert first != "deliver-404"
-    assert others == ["deliver-404"]
-
-
-def test_the_tick_leaves_watches_to_their_urgent_jobs(watch: Watch) -> None:
-    queue.connection().set("docora:last-reconciled", "now")
-    Watch.objects.update(status="scanning")
-    messages.deliver_now(watch.pk)
-    schedule.tick()
-    watch.refresh_from_db()
-    assert watch.status == "scanning"
-
-
-def test_unwatching_takes_back_the_urgent_jobs(watch: Watch, alice_app: App) -> None:
-    hint(watch.repository)
-    Repository.objects.update(sequence=1)
-    messages.look_now(watch.repository_id)
-    messages.deliver_now(watch.pk)
-    watches.unwatch(alice_app, watch.repository.public_id)
-    assert waiting(queue.URGENT) == []
 
 
 @pytest.fixture
