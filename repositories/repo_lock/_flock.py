@@ -9,6 +9,7 @@ path. So two processes can never hold the flocks of two different files for one 
 
 import contextlib
 import fcntl
+import glob
 import json
 import logging
 import os
@@ -64,7 +65,8 @@ def end_orphans(path: Path) -> None:
     /proc shows which processes have the file open with its flock. A worker's own descriptor is close-on-exec,
     that of a child is not. On systems without /proc nothing is found, and the wait ends with a time-out.
     """
-    for descriptor in Path("/proc").glob("[0-9]*/fd/[0-9]*"):
+    # glob, not Path.glob: that one raises if a process ends between its listing and the listing of its files
+    for descriptor in map(Path, glob.iglob("/proc/[0-9]*/fd/[0-9]*")):
         with contextlib.suppress(OSError):
             if descriptor.samefile(path) and _is_inherited_flock(descriptor):
                 os.kill(int(descriptor.parts[2]), signal.SIGKILL)

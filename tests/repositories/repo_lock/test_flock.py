@@ -4,10 +4,12 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -125,6 +127,26 @@ def test_a_worker_that_stands_in_the_way_is_named_and_not_killed(settings: Setti
             pass
         assert caught.value.holder == ME
     os.close(in_the_way)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen in Linux's /proc")
+def test_a_process_that_ends_while_all_are_looked_at_hides_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any process of the host may end just before its files are listed."""
+    ending = subprocess.Popen(["sleep", "600"])
+    scandir = os.scandir
+
+    def end_and_scan(path: Any) -> Any:
+        if str(path) == f"/proc/{ending.pid}/fd":
+            ending.kill()
+            ending.wait()
+        return scandir(path)
+
+    with repo_lock(KEY, job_id="42") as held:
+        orphan = start_child(held, "sleep", "600")
+        monkeypatch.setattr(os, "scandir", end_and_scan)
+        flock.end_orphans(flock.path_of(KEY))
+        assert orphan.wait() == -signal.SIGKILL
+    assert ending.returncode == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("like_a_killed_holder")
