@@ -91,7 +91,8 @@ def give(repository: Hinted, *, by_hook: bool = False) -> None:
     """Ask for a look before all that waits. Raises redis.RedisError, quickly, if it cannot be asked for."""
     keys, words = script_arguments([repository], by_hook=by_hook)
     script = f"{GIVE} return give_hints(KEYS, ARGV)"
-    request_looks([repository], queue.impatient_connection().eval(script, len(keys), *keys, *words))
+    with queue.without_waiting():
+        request_looks([repository], queue.connection_in_use().eval(script, len(keys), *keys, *words))
 
 
 def script_arguments(repositories: Sequence[Hinted], *, by_hook: bool) -> tuple[list[str], list[str]]:
@@ -105,16 +106,15 @@ def script_arguments(repositories: Sequence[Hinted], *, by_hook: bool) -> tuple[
 
 def request_looks(repositories: Sequence[Hinted], found: Sequence[int]) -> None:
     """At each for which no job is there that will see the hint; `found` is what GIVE has returned."""
-    with queue.without_waiting():
-        for repository, takes_long, will_be_seen in zip(repositories, found[::2], found[1::2], strict=True):
-            if will_be_seen:
-                continue
-            if takes_long or not repository.sequence:
-                messages.look_soon(repository.pk)
-            else:
-                messages.look_now(repository.pk)
-            # Not before: had the job not been queued, the next hint must try again.
-            queue.impatient_connection().eval(_NOTE_ASKED, 2, *_keys(repository.pk), _ASKED_FOR)
+    for repository, takes_long, will_be_seen in zip(repositories, found[::2], found[1::2], strict=True):
+        if will_be_seen:
+            continue
+        if takes_long or not repository.sequence:
+            messages.look_soon(repository.pk)
+        else:
+            messages.look_now(repository.pk)
+        # Not before: had the job not been queued, the next hint must try again.
+        queue.connection_in_use().eval(_NOTE_ASKED, 2, *_keys(repository.pk), _ASKED_FOR)
 
 
 def need_no_look(found: Sequence[int]) -> bool:

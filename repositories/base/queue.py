@@ -68,12 +68,13 @@ def without_waiting() -> Iterator[None]:
         _in_use.reset(token)
 
 
-def _connection() -> redis.Redis:
+def connection_in_use() -> redis.Redis:
+    """The impatient one inside of `without_waiting`."""
     return _in_use.get() or connection()
 
 
 def named(queue: str) -> Queue:
-    return Queue(queue, connection=_connection(), job_class=ListedJob, serializer=JSONSerializer)
+    return Queue(queue, connection=connection_in_use(), job_class=ListedJob, serializer=JSONSerializer)
 
 
 def key_of(queue: str) -> str:
@@ -167,7 +168,8 @@ def _drop(job_id: str) -> None:
     for name in _rounds(job_id):
         if job := fetch(name):
             line = named(job.origin)
-            if _connection().lrem(line.key, 1, name) or _connection().zrem(line.scheduled_job_registry.key, name):
+            redis_server = connection_in_use()
+            if redis_server.lrem(line.key, 1, name) or redis_server.zrem(line.scheduled_job_registry.key, name):
                 job.delete(remove_from_queue=False)
 
 
@@ -219,13 +221,13 @@ def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
     if job and target.scheduled_job_registry.remove(job):
         target.enqueue_job(job, at_front=first)
     elif first:
-        _connection().eval(_MOVE_TO_FRONT, 1, target.key, job_id)
+        connection_in_use().eval(_MOVE_TO_FRONT, 1, target.key, job_id)
 
 
 def fetch(job_id: str) -> Job | None:
     """None if there is no such job any more."""
     try:
-        return ListedJob.fetch(job_id, connection=_connection(), serializer=JSONSerializer)
+        return ListedJob.fetch(job_id, connection=connection_in_use(), serializer=JSONSerializer)
     except NoSuchJobError:
         return None
 

@@ -3,11 +3,13 @@
 import hmac
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import orjson
@@ -21,10 +23,11 @@ from pytest_django import Settings
 
 from docora.api.hooks import receive
 from docora.api.hooks.proofs import Proofs
+from docora.api.hooks.together import HooksTogether
 from docora.demo.githost import HostedRepository
 from docora.limits import rate
 from docora.processes import valkey as embedded
-from repositories import hooks, watches
+from repositories import hooks, messages, watches
 from repositories.base import queue
 from repositories.models import App, Hook
 from tests.support.git_hooks import Sender, Sent, gitea, github, gitlab, gitlab_signed, sign
@@ -303,10 +306,10 @@ def test_without_redis_the_answer_is_503_at_once(made: MadeHook, monkeypatch: py
 
 
 @pytest.fixture
-def stopped_valkey(
+def valkey(
     made: MadeHook, data_dir: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[redis.Redis]:
-    """A real server that takes connections and never answers, as the web process finds it after it has answered."""
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """A real server that has answered the web process before."""
     monkeypatch.undo()  # the fake one
     socket = data_dir / "valkey.sock"
     process = embedded.start(socket, persistent=False)
@@ -315,22 +318,34 @@ def stopped_valkey(
         cached.cache_clear()
     while github(made.secret, "acme/handbook").to(made.url).status_code != 202:
         pass  # a server that has just begun may need more than the 80 ms of one question
-    process.send_signal(signal.SIGSTOP)
-    yield queue.impatient_connection()
+    yield process
     process.kill()
     process.wait(timeout=10)
+
+
+def test_a_redis_that_is_slow_after_the_answer_still_gets_to_know_of_the_look(
+    made: MadeHook, valkey: "subprocess.Popen[bytes]"
+) -> None:
+    queue.connection().flushall()
+    [answer] = HooksTogether().answer_all([github(made.secret, "acme/handbook").short(made.url)])
+    assert answer.then is not None
+    valkey.send_signal(signal.SIGSTOP)
+    Timer(0.5, valkey.send_signal, [signal.SIGCONT]).start()
+    answer.then()
+    assert queue.is_alive(messages.snapshot_job(made.watch.repository_id))
 
 
 @pytest.mark.parametrize("limits", [60, 0])
 def test_a_redis_that_hangs_is_waited_for_once_and_shortly(
     made: MadeHook,
-    stopped_valkey: redis.Redis,
+    valkey: "subprocess.Popen[bytes]",
     limits: int,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings.ADDRESS_RATE = settings.HOOK_RATE = limits
+    valkey.send_signal(signal.SIGSTOP)
     waited: list[float | None] = []
     read = redis.Connection.read_response
 

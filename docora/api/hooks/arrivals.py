@@ -99,12 +99,14 @@ def _read(arrival: Arrival, answer: list[Any]) -> TakenIn:
 
 
 def _ask_for_looks(arrival: Arrival, found: Sequence[int]) -> None:
-    """Nothing of a hook is believed but that a look is worth it: a worker asks the host what there is."""
+    """Nothing of a hook is believed but that a look is worth it: a worker asks the host what there is.
+
+    The git host has its answer and will not send the hook again, so a Redis that is slow now is waited for.
+    """
     try:
         with log_context.bound(request_id=arrival.request_id):
             hints.request_looks(arrival.hint_at, found)
             if arrival.recheck_owner:
-                with queue.without_waiting():
-                    messages.recheck_owner(arrival.recheck_owner)
+                messages.recheck_owner(arrival.recheck_owner)
     except redis.RedisError as error:
         log.warning("The look that a hook has hinted at is left to the next hook or planned look: %s", error)
