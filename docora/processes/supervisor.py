@@ -78,7 +78,9 @@ class Supervisor:
         self._scheduler = self._make_child("scheduler", lambda _mark: scheduler.run())
         # One queue each: RQ puts back what a killed worker had taken but not begun only if it serves a single queue.
         self._workers = [
-            self._make_child(f"{queue}-{index}", partial(_work, PreparedCommand("rqworker", queue, "--only")))
+            self._make_child(
+                f"{queue}-{index}", partial(_work, PreparedCommand("rqworker", queue, "--only", "--without-scheduler"))
+            )
             for queue, number in plan.workers.items()
             for index in range(1, number + 1)
         ]

@@ -12,11 +12,9 @@ import redis
 from rq import Queue
 from rq import Worker as RqWorker
 from rq.job import Job
-from rq.scheduler import RQScheduler
 
 from docora.processes import parent_death
 from repositories.base import disks, log_context
-from repositories.base import queue as queues
 from repositories.base.connections import OPTIONS
 from repositories.base.listed_job import ListedJob
 from repositories.repo_lock import release_after_kill, release_leftovers, shutdown_repo_lock, stop_waiting
@@ -44,17 +42,6 @@ class Worker(RqWorker):
         # A garbage collection in the fork of a job would copy every page of what is here now: exempt it.
         gc.collect()
         gc.freeze()
-
-    def _start_scheduler(self, burst: bool = False, logging_level: str | None = "INFO", *formats: str) -> None:
-        """In RQ, each queue gets a process that queues what is due later. Here the first worker that starts has one for
-        all queues; when it has died, another worker forks the next."""
-        if burst:
-            super()._start_scheduler(burst, logging_level, *formats)
-            return
-        self.scheduler = RQScheduler(
-            queues.ALL, connection=self.connection, logging_level=logging_level or "INFO", serializer=self.serializer
-        )
-        self.scheduler.acquire_locks(auto_start=True)
 
     def run_maintenance_tasks(self) -> None:
         """Every few seconds, between jobs."""

@@ -6,13 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import redis
-from rq.serializers import JSONSerializer
 
 from docora.processes import forked
-from docora.processes.worker import Worker
-from repositories.base import queue as queues
-from tests.support.service import wait_until
 
 OF_THE_WEB = ("docora.urls", "docora.wsgi", "docora.api.app", "docora.console.site", "ninja", "pydantic")
 
@@ -67,22 +62,3 @@ def test_what_is_forked_is_warm_and_has_no_thread_and_no_connection() -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert output.split() == ["1", "1", "0"]
-
-
-@pytest.mark.slow
-def test_one_process_queues_what_is_due_later_for_all_queues(valkey: redis.Redis) -> None:
-    first, second = (Worker([name], connection=valkey, serializer=JSONSerializer) for name in ("urgent", "deliveries"))
-    try:
-        for worker in (first, second):
-            worker._start_scheduler()
-        assert first.scheduler
-        assert first.scheduler.acquired_locks == set(queues.ALL)
-        assert second.scheduler
-        assert second.scheduler._process is None
-    finally:
-        first.stop_scheduler()  # type: ignore[no-untyped-call]
-    wait_until(lambda: not valkey.exists("rq:scheduler-lock:urgent"), "the locks are released")
-    second.run_maintenance_tasks()
-    second.run_maintenance_tasks()
-    assert second.scheduler.acquired_locks == set(queues.ALL)
-    second.stop_scheduler()  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ class Command(RqWorkerCommand):
             "--without-scheduler",
             action="store_false",
             dest="with_scheduler",
-            help="leave jobs that are due later to other workers",
+            help="leave jobs that are due later to other workers, or to `manage.py scheduler`",
         )
         parser.add_argument(
             "--only",

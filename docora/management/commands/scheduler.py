@@ -12,6 +12,7 @@ from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
 from docora import alerts
+from docora.processes import due_later
 from repositories import canary
 from repositories.base import log_context
 from repositories.management.command import OperatorCommand
@@ -25,6 +26,7 @@ class Command(OperatorCommand):
     help = (
         "Enqueue what is due, every SCAN_INTERVAL seconds, until SIGTERM or Ctrl-C."
         " Healthy repositories are looked at here, DOCORA_LOOKS_PER_HOST at a time: only a change becomes a job."
+        " Jobs that wait for their time are queued when it has come."
         " A tick is idempotent: schedulers on several hosts share the work."
     )
 
@@ -32,7 +34,7 @@ class Command(OperatorCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
         canary.check_keys_at_start()
-        with Looks() as looks:
+        with due_later.queueing(), Looks() as looks:
             while True:
                 close_old_connections()
                 # What a tick asks for can be told from what a request asks for, and one tick from another.
