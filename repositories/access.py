@@ -111,8 +111,7 @@ def prove(watch: Watch) -> None:
 
 def recheck_refused_tokens(repository: Repository) -> None:
     """Is a refused token accepted again? A watch that lacks something is skipped: its delivery asks by itself."""
-    refused = repository.watches.filter(access_denied_at__isnull=False, synced_sequence=repository.sequence)
-    for watch in refused:
+    for watch in watch_state.up_to_date(repository.watches.filter(access_denied_at__isnull=False)):
         with suppress(GitError):
             _ask(repository, _credential_of(watch), [watch])
 

@@ -34,6 +34,16 @@ def behind(watches: QuerySet[Watch]) -> QuerySet[Watch]:
     return watches.filter(_BEHIND)
 
 
+def is_behind(watch: Watch, sequence: int) -> bool:
+    """The same of one watch, when its repository's newest snapshot has this number; 0 if there is none."""
+    return watch.synced_sequence < sequence or (watch.asked_again and sequence > 0)
+
+
+def up_to_date(watches: QuerySet[Watch]) -> QuerySet[Watch]:
+    """All others: their apps have everything, or there is nothing yet."""
+    return watches.filter(~_BEHIND)
+
+
 def failing() -> Q:
     """Out of attempts, also while the next attempt runs: only a success ends it."""
     return Q(status=WatchStatus.FAILED) | Q(retry_count__gte=settings.MAX_RETRY_ATTEMPTS)
@@ -111,7 +121,7 @@ def complete(watch: Watch, *, sequence: int, commit_sha: str) -> bool:
 
 def settle(watches: QuerySet[Watch], *, is_empty: bool = False) -> None:
     """Watches that lack nothing are synced, whatever failed in between. An empty repository has nothing to lack."""
-    lacking_nothing = watches.filter(~_BEHIND, access_denied_at=None)
+    lacking_nothing = up_to_date(watches).filter(access_denied_at=None)
     if not is_empty:
         lacking_nothing = lacking_nothing.filter(synced_sequence__gt=0)
     settled = lacking_nothing.exclude(status=WatchStatus.SYNCED)

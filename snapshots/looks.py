@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 
-from repositories import access, github_app, hints, timing
+from repositories import access, github_app, hints, timing, watch_state
 from repositories.base import counters, queue
 from repositories.base.outgoing import PausingLoop
 from repositories.errors import InvalidUrl
@@ -228,8 +228,8 @@ def _may_be_asked(repository: Repository) -> bool:
 
 
 def _lacks_nothing(watch: Watch) -> bool:
-    has_all = watch.synced_sequence == watch.repository.sequence
-    return has_all and watch.status == WatchStatus.SYNCED and watch.access_denied_at is None
+    is_behind = watch_state.is_behind(watch, watch.repository.sequence)
+    return not is_behind and watch.status == WatchStatus.SYNCED and watch.access_denied_at is None
 
 
 def _note_unchanged(looks: list[_Look]) -> None:

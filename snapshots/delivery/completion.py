@@ -36,7 +36,7 @@ def record(watch: Watch, snapshot: Snapshot) -> float | None:
     with transaction.atomic():
         rows = Watch.objects.select_for_update(of=("self",)).filter(pk=watch.pk, generation=watch.generation)
         before = rows.select_related("app").first()
-        if before is None or not (before.asked_again or before.synced_sequence < snapshot.sequence):
+        if before is None or not watch_state.is_behind(before, snapshot.sequence):
             return None
         if not watch_state.complete(watch, sequence=snapshot.sequence, commit_sha=snapshot.commit_sha):
             return None

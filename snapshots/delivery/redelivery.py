@@ -114,7 +114,7 @@ def progress(watch: Watch) -> Progress:
     newest = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
     if newest is None:
         return Progress(remaining=0, total=0)
-    is_behind = watch.asked_again or newest.sequence > watch.synced_sequence
+    is_behind = watch_state.is_behind(watch, newest.sequence)
     return Progress(
         remaining=count_changes(watch, newest.sequence) if is_behind else 0, total=_count_wanted(watch, newest)
     )

@@ -137,7 +137,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
     if watch.app.disabled_at:
         return None
     snapshot = Snapshot.objects.filter(repository=watch.repository_id).order_by("sequence").last()
-    if snapshot is None or (snapshot.sequence <= watch.synced_sequence and not watch.asked_again):
+    if snapshot is None or not watch_state.is_behind(watch, snapshot.sequence):
         watch_state.settle(Watch.objects.filter(pk=watch.pk))
         return None
     try:
