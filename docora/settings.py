@@ -42,9 +42,9 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "docora.request_id.RequestId",
+    "docora.middleware.request_id.RequestId",
     "django.middleware.security.SecurityMiddleware",
-    "docora.csp.ContentSecurityPolicy",
+    "docora.middleware.csp.ContentSecurityPolicy",
     "docora.api.hooks.middleware.HooksFirst",
     "docora.api.gate.ApiGate",
     "whitenoise.middleware.WhiteNoiseMiddleware",

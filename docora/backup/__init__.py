@@ -6,9 +6,6 @@ the queue is asked for again. What a restore must do to the rows beyond loading 
 
 from pathlib import Path
 
-UNFINISHED = "docora_restore_unfinished"
-"""A table of PostgreSQL that is there from the beginning of a restore to its end: Docora does not start beside it."""
-
 
 class BackupError(Exception):
     """The message is one line that says what is wrong and what to do."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from django.db import connection
 from psycopg import pq
 
-from docora.backup import UNFINISHED, BackupError
+from docora.backup import BackupError
+from docora.condition import RESTORE_UNFINISHED
 
 _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin")
 
@@ -30,7 +31,7 @@ def check(copy: Path) -> None:
 
 def is_empty() -> bool:
     """A restore that was interrupted before anything was loaded may be repeated."""
-    return not set(connection.introspection.table_names()) - {UNFINISHED}
+    return not set(connection.introspection.table_names()) - {RESTORE_UNFINISHED}
 
 
 def others_connected() -> int:
@@ -48,13 +49,13 @@ def loaded(copy: Path) -> Iterator[None]:
     """The rows are loaded in one transaction; until the block has ended well, Docora does not start beside them."""
     check(copy)
     with connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {UNFINISHED} ()")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {RESTORE_UNFINISHED} ()")
     options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
     _run("pg_restore", *options, f"--dbname={connection.settings_dict['NAME']}", str(copy))
     yield
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
-        cursor.execute(f"DROP TABLE {UNFINISHED}")
+        cursor.execute(f"DROP TABLE {RESTORE_UNFINISHED}")
 
 
 def _run(program: str, *words: str) -> None:

@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 from gunicorn.glogging import Logger
 
-from docora.request_id import HEADER
+from docora.middleware.request_id import HEADER
 
 
 class GunicornLog(Logger):  # type: ignore[misc]  # gunicorn ships no types

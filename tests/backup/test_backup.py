@@ -18,7 +18,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from docora import condition
-from docora.backup import UNFINISHED, BackupError, archive, keys, postgresql, sqlite
+from docora.backup import BackupError, archive, keys, postgresql, sqlite
 from docora.demo.githost import HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
@@ -151,7 +151,7 @@ class TestTheDatabase:
         if connection.vendor != "postgresql":
             pytest.skip("on SQLite, the file gets its name at the very end")
         with connection.cursor() as cursor:
-            cursor.execute(f"CREATE TABLE {UNFINISHED} ()")
+            cursor.execute(f"CREATE TABLE {condition.RESTORE_UNFINISHED} ()")
         try:
             with pytest.raises(condition.Unmet, match="interrupted"):
                 condition.check_restored()
@@ -159,7 +159,7 @@ class TestTheDatabase:
                 call_command("apps", skip_checks=False)
         finally:
             with connection.cursor() as cursor:
-                cursor.execute(f"DROP TABLE {UNFINISHED}")
+                cursor.execute(f"DROP TABLE {condition.RESTORE_UNFINISHED}")
 
 
 def test_an_interrupted_restore_leaves_no_database(tmp_path: Path, settings: Settings) -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from pytest_django import Settings
 
-from docora import doctor
+from docora.processes import doctor
 from repositories import accounts, github_app
 from repositories.base import proxy
 from repositories.base.proxy import Proxy

@@ -21,8 +21,8 @@ from django.middleware.security import SecurityMiddleware
 from docora.api.hooks import arrivals, receive
 from docora.api.hooks.arrivals import Arrival, TakenIn
 from docora.api.hooks.middleware import hook_id_in
-from docora.csp import ContentSecurityPolicy
-from docora.request_id import HEADER
+from docora.middleware.csp import ContentSecurityPolicy
+from docora.middleware.request_id import HEADER
 from docora.short_requests import ShortAnswer, ShortRequest
 from repositories.base import log_context
 from repositories.errors import RateLimited

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from docora import doctor
-from docora.doctor import Finding, Level
+from docora.processes import doctor
+from docora.processes.doctor import Finding, Level
 from repositories.base.words import plural
 
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 from redis import RedisError
 
-from docora import alerts
+from docora.condition import alerts
 from docora.processes import due_later
 from repositories import canary
 from repositories.base import log_context

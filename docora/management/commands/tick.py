@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from docora import alerts
+from docora.condition import alerts
 from repositories.management.command import OperatorCommand
 from repositories.management.redis_errors import check_redis
 from snapshots.schedule import tick

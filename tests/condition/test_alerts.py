@@ -19,7 +19,8 @@ from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
 
-from docora import alerts, condition
+from docora import condition
+from docora.condition import alerts
 from docora.management.commands import scheduler
 from docora.models import Alert
 from repositories import accounts

@@ -14,9 +14,10 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from pytest_django import Settings
 
-from docora import condition, doctor
+from docora import condition
 from docora.demo.githost import GitHost
-from docora.doctor import Finding, Level
+from docora.processes import doctor
+from docora.processes.doctor import Finding, Level
 from repositories.models import Repository
 from tests.support import warm_python
 from tests.support.certificates import Authority

@@ -9,7 +9,6 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
-from docora.backup import UNFINISHED
 from repositories import canary
 from repositories.base import connections, disks, pulse, queue
 from repositories.base.words import plural
@@ -18,6 +17,8 @@ from repositories.models import App, Repository
 
 NO_DATABASE = "the database does not answer"
 NO_REDIS = "Redis does not answer"
+# A table of PostgreSQL that is there from the beginning of a restore to its end: Docora does not start beside it.
+RESTORE_UNFINISHED = "docora_restore_unfinished"
 
 
 class Unmet(Exception):
@@ -50,7 +51,7 @@ def check_keys() -> None:
 
 
 def check_restored() -> None:
-    if UNFINISHED in connection.introspection.table_names():
+    if RESTORE_UNFINISHED in connection.introspection.table_names():
         raise Unmet("a restore was interrupted: restore once more, into a new database")
 
 
