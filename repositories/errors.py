@@ -17,9 +17,10 @@
     ├── EndpointDisabled         nothing is sent to the app until it is enabled     (app)
     ├── LockTimeoutError         another job held the lock for too long             (nobody; retried)
     ├── LockLostError            the lock was lost; nothing was written             (nobody; retried)
-    └── NotWatched, NoHook, TokenRefused, TokenNeeded, TooManyTokens, BaseUrlFixed, InvalidBaseUrl, AppGone,
-        InvalidCursor, CursorExpired, NoSuchFile, NoSuchDelivery, ContentUnavailable, RangeNotSatisfiable,
-        TooManyWatches, RateLimited, TooManyNewWatches, TooManyAtOnce, Busy, QueueUnavailable: answers of the API
+    └── Unauthenticated, WrongProof, Malformed, NotFound, LengthRequired, BodyTooLarge, BodyIncomplete, NotWatched,
+        NoHook, TokenRefused, TokenNeeded, TooManyTokens, BaseUrlFixed, InvalidBaseUrl, AppGone, InvalidCursor,
+        CursorExpired, NoSuchFile, NoSuchDelivery, ContentUnavailable, RangeNotSatisfiable, TooManyWatches,
+        RateLimited, TooManyNewWatches, TooManyAtOnce, Busy, QueueUnavailable: answers of the API
                                                                                     (caller)
 
 In brackets: against whom it counts. Texts are for people and have been redacted before they get here.
@@ -37,6 +38,8 @@ class DocoraError(Exception):
     # What the API answers.
     http_status = 502
     retriable = False
+    # Seconds, told with 429 and 503.
+    retry_after = 30
     # Completes "The repository could not be read: …." for every app that watches. Git's own words stay with the
     # operator: they may name hosts, accounts and tokens of another app.
     reason = "git reported an error"
@@ -143,6 +146,53 @@ class EndpointDisabled(DocoraError):
     code = "endpoint-disabled"
     http_status = 409
     hint = "The app is disabled. Ping it, and enable it when it answers."
+
+
+class Unauthenticated(DocoraError):
+    code = "unauthenticated"
+    http_status = 401
+    text = "A valid bearer token is needed."
+
+
+class WrongProof(DocoraError):
+    code = "wrong-proof"
+    http_status = 401
+    text = "There is no such hook, or the proof is wrong."
+
+
+class Malformed(DocoraError):
+    code = "malformed"
+    http_status = 422
+
+    def __init__(self, text: str, *, http_status: int = http_status) -> None:
+        super().__init__(text)
+        self.http_status = http_status
+
+
+class NotFound(DocoraError):
+    code = "not-found"
+    http_status = 404
+    text = "Nothing is here."
+
+
+class LengthRequired(DocoraError):
+    code = "length-required"
+    http_status = 411
+    text = "A body needs a Content-Length."
+
+
+class BodyTooLarge(DocoraError):
+    code = "body-too-large"
+    http_status = 413
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"A body may have {most} bytes.")
+
+
+class BodyIncomplete(DocoraError):
+    code = "body-incomplete"
+    http_status = 408
+    text = "The body did not arrive."
 
 
 class NotWatched(DocoraError):

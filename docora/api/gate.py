@@ -9,12 +9,13 @@ from django.http import HttpRequest
 from django.http.response import HttpResponse, HttpResponseBase
 
 from docora.api.auth import spent_by
-from docora.api.problems import CONTENT_TYPE, busy, problem
+from docora.api.problems import CONTENT_TYPE, answer_to, check_length, problem
 from docora.api.unknown_fields import with_warnings
 from docora.limits import rate
 from docora.limits.client_address import client_address
-from repositories.errors import RateLimited
+from repositories.errors import DocoraError
 
+# Of what Django and django-ninja answer in their own words.
 _CODES = {
     HTTPStatus.BAD_REQUEST: "bad-request",
     HTTPStatus.NOT_FOUND: "not-found",
@@ -47,17 +48,12 @@ class ApiGate:
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:
+    most = settings.MAX_VERIFY_BODY_BYTES if request.path_info.endswith("/verify") else settings.MAX_BODY_BYTES
     try:
         rate.spend_for_address(client_address(request), spent=spent_by(request))
-    except RateLimited as error:
-        return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
-    if "Transfer-Encoding" in request.headers:
-        return problem(HTTPStatus.LENGTH_REQUIRED, "A body needs a Content-Length.", "length-required")
-    length = request.headers.get("Content-Length") or "0"
-    most = settings.MAX_VERIFY_BODY_BYTES if request.path_info.endswith("/verify") else settings.MAX_BODY_BYTES
-    if not length.isdecimal() or int(length) > most:
-        detail = f"A body may have {most} bytes."
-        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, "body-too-large")
+        check_length(request, most=most)
+    except DocoraError as error:
+        return answer_to(error)
     return None
 
 

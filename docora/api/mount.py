@@ -17,11 +17,10 @@ from docora import __version__
 from docora.api import app, changes, deliveries, files, openapi, repositories, unknown_fields, verify
 from docora.api.auth import BearerToken
 from docora.api.hooks import routes as hooks
-from docora.api.problems import busy, problem
+from docora.api.problems import answer_to
 from docora.api.schemas import FieldProblem
-from repositories.errors import DocoraError, RangeNotSatisfiable
+from repositories.errors import DocoraError, Malformed, NotFound, RangeNotSatisfiable, Unauthenticated
 
-_RETRY_AFTER = 30
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
 
@@ -55,20 +54,17 @@ class DocoraApi(NinjaAPI):
 
 
 def _expected(request: HttpRequest, error: DocoraError) -> HttpResponse:
-    status = HTTPStatus(error.http_status)
-    if error.retriable and status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
-        return busy(status, str(error), error.code, retry_after=getattr(error, "retry_after", _RETRY_AFTER))
-    return problem(status, str(error), error.code)
+    return answer_to(error)
 
 
 def _unsatisfiable(request: HttpRequest, error: RangeNotSatisfiable) -> HttpResponse:
-    response = problem(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error), error.code)
+    response = answer_to(error)
     response["Content-Range"] = f"bytes */{error.size}"
     return response
 
 
 def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
-    response = problem(HTTPStatus.UNAUTHORIZED, "A valid bearer token is needed.", "unauthenticated")
+    response = answer_to(Unauthenticated())
     response["WWW-Authenticate"] = "Bearer"
     return response
 
@@ -76,18 +72,16 @@ def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpRe
 def _malformed(request: HttpRequest, error: ValidationError) -> HttpResponse:
     complaints = [_complaint(item) for item in error.errors]
     detail = "; ".join(f"{complaint.field}: {complaint.message}" for complaint in complaints)
-    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, "malformed", errors=complaints)
+    return answer_to(Malformed(detail), errors=complaints)
 
 
 def _refused(request: HttpRequest, error: HttpError) -> HttpResponse:
-    status = HTTPStatus(error.status_code)
-    if status is HTTPStatus.BAD_REQUEST:  # how the framework calls a body that is not JSON
-        status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return problem(status, str(error), "malformed")
+    is_no_json = error.status_code == HTTPStatus.BAD_REQUEST  # as the framework calls it
+    return answer_to(Malformed(str(error), http_status=422 if is_no_json else error.status_code))
 
 
 def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
-    return problem(HTTPStatus.NOT_FOUND, "Nothing is here.", "not-found")
+    return answer_to(NotFound())
 
 
 _HANDLERS: dict[type[Exception], Any] = {

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from docora.api.schemas import FieldProblem, Problem
+from repositories.errors import BodyTooLarge, DocoraError, LengthRequired
 
 CONTENT_TYPE = "application/problem+json"
+_COME_BACK_LATER = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 
 
 def problem(status: HTTPStatus, detail: str, code: str, *, errors: Sequence[FieldProblem] = ()) -> HttpResponse:
@@ -15,8 +17,18 @@ def problem(status: HTTPStatus, detail: str, code: str, *, errors: Sequence[Fiel
     return JsonResponse(document.model_dump(), status=status, content_type=CONTENT_TYPE)
 
 
-def busy(status: HTTPStatus, detail: str, code: str, *, retry_after: int) -> HttpResponse:
-    """Come back later."""
-    response = problem(status, detail, code)
-    response["Retry-After"] = str(retry_after)
+def answer_to(error: DocoraError, *, errors: Sequence[FieldProblem] = ()) -> HttpResponse:
+    status = HTTPStatus(error.http_status)
+    response = problem(status, str(error), error.code, errors=errors)
+    if error.retriable and status in _COME_BACK_LATER:
+        response["Retry-After"] = str(error.retry_after)
     return response
+
+
+def check_length(request: HttpRequest, *, most: int) -> None:
+    """Before anything of the body is read."""
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequired
+    length = request.headers.get("Content-Length") or "0"
+    if not length.isdecimal() or int(length) > most:
+        raise BodyTooLarge(most)

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from repositories.errors import Malformed
 from repositories.hooks import Push
 
 # Gitea and Forgejo send GitHub's headers beside their own.
@@ -15,10 +16,6 @@ _PUSHES = {"push", "Push Hook", "Tag Push Hook", "System Hook", "repo:push"}
 _GITLAB_PUSHES = {"push", "tag_push"}
 # Of a GitHub App: it was installed, removed or suspended somewhere, or for other repositories than before.
 _INSTALLATIONS = {"installation", "installation_repositories"}
-
-
-class Malformed(Exception):
-    """The proof holds, but the body is not what a git host sends."""
 
 
 def event_of(headers: Mapping[str, str]) -> str:

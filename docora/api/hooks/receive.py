@@ -24,13 +24,13 @@ from django.views.decorators.http import require_POST
 from docora.api.hooks import arrivals, events
 from docora.api.hooks.arrivals import ACCEPTED, IGNORED, REFUSED, Arrival
 from docora.api.hooks.proofs import Proofs
-from docora.api.problems import busy, problem
+from docora.api.problems import answer_to, check_length
 from docora.limits import rate
 from docora.limits.client_address import address_behind_proxies, client_address
 from docora.short_requests import SHORT
 from repositories import hooks
 from repositories.base import log_context, queue
-from repositories.errors import QueueUnavailable, RateLimited
+from repositories.errors import BodyIncomplete, DocoraError, Malformed, QueueUnavailable, RateLimited, WrongProof
 from repositories.hooks import OpenHook, Push
 
 log = logging.getLogger("docora.hooks")
@@ -82,48 +82,35 @@ def read(
             return arrival(outcome=ACCEPTED if owner else IGNORED, recheck_owner=owner)
         repositories = hooks.concerned(hook, _push(hook, event, body, content_type))
         return arrival(outcome=ACCEPTED if repositories else IGNORED, hint_at=repositories)
-    except events.Malformed as error:
+    except Malformed as error:
         return arrival(outcome=REFUSED, error=str(error))
 
 
 def answer(arrival: Arrival) -> HttpResponse:
     """Once it is taken in."""
     if not arrival.is_proven:
-        return problem(HTTPStatus.UNAUTHORIZED, "There is no such hook, or the proof is wrong.", "wrong-proof")
+        return answer_to(WrongProof())
     if arrival.error:
-        return problem(HTTPStatus.BAD_REQUEST, arrival.error, "malformed")
+        return answer_to(Malformed(arrival.error, http_status=400))
     return HttpResponse(status=HTTPStatus.ACCEPTED if arrival.outcome == ACCEPTED else HTTPStatus.NO_CONTENT)
-
-
-def too_many(error: RateLimited) -> HttpResponse:
-    return busy(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.code, retry_after=error.retry_after)
 
 
 def unavailable(error: Exception) -> HttpResponse:
     log.warning("A hook was answered with 503: %s", error)
-    told = QueueUnavailable()
-    return busy(HTTPStatus.SERVICE_UNAVAILABLE, str(told), told.code, retry_after=told.retry_after)
+    return answer_to(QueueUnavailable())
 
 
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
-        return _too_long(request) or _receive(request, hook_id)
-    except RateLimited as error:
-        return too_many(error)
+        check_length(request, most=_MOST_BYTES)
+        return _receive(request, hook_id)
+    except DocoraError as error:
+        return answer_to(error)
     except UnreadablePostError:
-        return problem(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive.", "body-incomplete")
+        return answer_to(BodyIncomplete())
     except (redis.RedisError, DatabaseError) as error:
         return unavailable(error)
-
-
-def _too_long(request: HttpRequest) -> HttpResponse | None:
-    if "Transfer-Encoding" in request.headers:
-        return problem(HTTPStatus.LENGTH_REQUIRED, "A body needs a Content-Length.", "length-required")
-    length = request.headers.get("Content-Length") or "0"
-    if not length.isdecimal() or int(length) > _MOST_BYTES:
-        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A body may have {_MOST_BYTES} bytes.", "body-too-large")
-    return None
 
 
 def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:

@@ -21,6 +21,7 @@ from django.middleware.security import SecurityMiddleware
 from docora.api.hooks import arrivals, receive
 from docora.api.hooks.arrivals import Arrival, TakenIn
 from docora.api.hooks.middleware import hook_id_in
+from docora.api.problems import answer_to
 from docora.middleware.csp import ContentSecurityPolicy
 from docora.middleware.request_id import HEADER
 from docora.short_requests import ShortAnswer, ShortRequest
@@ -86,7 +87,7 @@ def _find(hook_ids: Sequence[str]) -> list[OpenHook]:
 
 def _answer(arrival: Arrival, taken_in: TakenIn) -> ShortAnswer:
     if isinstance(taken_in, RateLimited):
-        return _short(receive.too_many(taken_in), arrival.request_id)
+        return _short(answer_to(taken_in), arrival.request_id)
     return replace(_short(receive.answer(arrival), arrival.request_id), then=taken_in)
 
 
