@@ -110,7 +110,8 @@ def _push(stage: Stage, hook: Hook, number: int, patience: float) -> tuple[float
     time.sleep(_PAUSE)
     commit = hook.watch.remote.commit({"pushed.md": b"%d %f\n" % (number, time.time())})
     stolen, sent = usage.Stolen(), time.monotonic()
-    if (status := hook.send(commit)) != 202:
+    # 503 if Valkey was too slow for the answer. What counts is when the app hears of the push.
+    if (status := hook.send(commit)) not in (202, 503):
         raise RuntimeError(f"the hook was answered with {status}")
     return stage.told(hook.watch, commit, paths=1, seconds=patience).first_at - sent, stolen.share
 

@@ -45,10 +45,12 @@ class Together:
         response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         # A git host sends one on each connection. The end of one that is kept would have to be noticed too.
         response.force_close()
-        await response.prepare(request)
-        await response.write_eof()
-        if answer.then:
-            self._afterwards.submit(answer.then).add_done_callback(_log_failure)
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        finally:  # also if the client has not waited for its answer
+            if answer.then:
+                self._afterwards.submit(answer.then).add_done_callback(_log_failure)
         return response
 
     def close(self) -> None:

@@ -335,6 +335,28 @@ def test_a_redis_that_is_slow_after_the_answer_still_gets_to_know_of_the_look(
     assert queue.is_alive(messages.snapshot_job(made.watch.repository_id))
 
 
+def test_a_push_that_redis_was_too_slow_for_is_looked_at_as_soon_as_it_answers(
+    made: MadeHook, valkey: "subprocess.Popen[bytes]"
+) -> None:
+    queue.connection().flushall()
+    answerer, push = HooksTogether(), github(made.secret, "acme/handbook").short
+    valkey.send_signal(signal.SIGSTOP)
+    [late] = answerer.answer_all([push(made.url)])
+    [lost] = answerer.answer_all([push(made.url)])
+    [forged] = HooksTogether().answer_all([github("wrong", "acme/handbook").short(made.url)])
+    assert (late.status, lost.status, forged.status) == (503, 503, 503)
+    assert late.then is not None
+    assert lost.then is None, "one batch at a time is kept for later"
+    assert forged.then is None
+    Timer(0.3, valkey.send_signal, [signal.SIGCONT]).start()
+    late.then()
+    assert queue.is_alive(messages.snapshot_job(made.watch.repository_id))
+    valkey.send_signal(signal.SIGSTOP)
+    [late] = answerer.answer_all([push(made.url)])
+    assert late.then is not None, "there is room for the next"
+    valkey.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize("limits", [60, 0])
 def test_a_redis_that_hangs_is_waited_for_once_and_shortly(
     made: MadeHook,
@@ -360,6 +382,7 @@ def test_a_redis_that_hangs_is_waited_for_once_and_shortly(
     for sent in (github(made.secret, "acme/handbook"), github("wrong", "acme/handbook")):
         for _ in range(2):  # the second on a new connection
             waited.clear()
-            assert sent.to(made.url).status_code == 503
+            [answer] = HooksTogether().answer_all([sent.short(made.url)])
+            assert answer.status == 503
             assert waited == [0.08]
     assert "Requests are not limited" not in caplog.text, "the limits of other requests have more patience"

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -277,6 +278,19 @@ def test_the_connection_of_a_short_request_is_closed() -> None:
     with served(Batches()) as port:
         answer = call(port, "POST", "/short", b"")
         assert (answer.status, answer.getheader("X-Together"), answer.will_close) == (202, "1", True)
+
+
+def test_what_is_left_to_be_done_is_done_also_if_the_client_has_gone() -> None:
+    batches = Batches()
+    batches.begin.clear()
+    with served(batches) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"POST /short HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            wait_until(lambda: len(batches.batches) == 1, "it is being answered")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+        assert call(port, "POST", "/other").status == 201  # the server has noticed
+        batches.begin.set()
+        wait_until(lambda: batches.afterwards == ["done"], "it is done")
 
 
 def test_what_the_batches_do_not_take_is_left_to_the_application() -> None:

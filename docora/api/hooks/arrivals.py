@@ -68,22 +68,42 @@ TakenIn = Callable[[], None] | RateLimited | None
 
 def prepare() -> None:
     """Open the connection to Redis, and let it know the script."""
-    queue.impatient_connection().script_load(_TAKE_IN)
+    with queue.without_waiting():
+        _load_script()
 
 
 def take_in(arrived: Sequence[Arrival]) -> list[TakenIn]:
     """Raises redis.RedisError, quickly, if Redis does not answer."""
+    with queue.without_waiting():
+        return _take_in(arrived)
+
+
+def take_in_late(arrived: Sequence[Arrival]) -> None:
+    """These were answered with 503, because Redis was slow. A git host sends a hook once: if Redis answers by now, the
+    looks are asked for all the same."""
+    try:
+        for ask_for_looks in filter(callable, _take_in(arrived)):
+            ask_for_looks()
+    except redis.RedisError as error:
+        log.warning("Hooks that were answered with 503 are left to the planned looks: %s", error)
+
+
+def _take_in(arrived: Sequence[Arrival]) -> list[TakenIn]:
     questions = [arrival.keys_and_words() for arrival in arrived]
     try:
         answers = _ask(questions)
     except NoScriptError:  # Redis was started again
-        prepare()
+        _load_script()
         answers = _ask(questions)
     return [_read(arrival, answer) for arrival, answer in zip(arrived, answers, strict=True)]
 
 
+def _load_script() -> None:
+    queue.connection_in_use().script_load(_TAKE_IN)
+
+
 def _ask(questions: Sequence[tuple[list[str], list[str | bytes | int]]]) -> list[Any]:
-    with queue.impatient_connection().pipeline(transaction=False) as pipeline:
+    with queue.connection_in_use().pipeline(transaction=False) as pipeline:
         for keys, words in questions:
             pipeline.evalsha(_NAME, len(keys), *keys, *words)
         return pipeline.execute()

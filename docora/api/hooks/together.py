@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from threading import Lock
 
 import redis
 from django.conf import settings
@@ -39,6 +40,8 @@ class HooksTogether:
 
     def __init__(self) -> None:
         self._failed_at = 0.0
+        # Held while a batch that Redis was too slow for waits for it: no more than one, however long Redis is away.
+        self._late_batch = Lock()
 
     def prepare(self) -> None:
         """Else a whole burst would wait for what its first hook opens. What cannot be opened now is opened then."""
@@ -62,14 +65,29 @@ class HooksTogether:
         return refused + self._answer_in_time(requests[len(late) :])
 
     def _answer_in_time(self, requests: Sequence[ShortRequest]) -> list[ShortAnswer]:
+        arrived: list[Arrival] = []
         try:
             hooks = _find([hook_id_in(request.path) for request in requests])
             arrived = [_read(hook, request) for hook, request in zip(hooks, requests, strict=True)]
             taken_in = arrivals.take_in(arrived) if arrived else []
         except (redis.RedisError, DatabaseError) as error:
             self._failed_at = time.monotonic()
-            return _unavailable(requests, error)
+            missed = [arrival for arrival in arrived if arrival.hint_at or arrival.recheck_owner]
+            return self._try_again_later(_unavailable(requests, error), missed)
         return [_answer(arrival, outcome) for arrival, outcome in zip(arrived, taken_in, strict=True)]
+
+    def _try_again_later(self, answers: list[ShortAnswer], missed: Sequence[Arrival]) -> list[ShortAnswer]:
+        if not missed or not self._late_batch.acquire(blocking=False):
+            return answers
+
+        def take_in_late() -> None:
+            try:
+                arrivals.take_in_late(missed)
+            finally:
+                self._late_batch.release()
+
+        first, *others = answers
+        return [replace(first, then=take_in_late), *others]
 
 
 def _read(hook: OpenHook, request: ShortRequest) -> Arrival:
