@@ -112,8 +112,7 @@ def _compare(watch: Watch, sequence: int, file_ids: "array[int]") -> Iterator[Ch
     """The changes among these files, of any event."""
     for start in range(0, len(file_ids), BATCH):
         batch = file_ids[start : start + BATCH]
-        delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
-        parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+        delivered, parked = read_answers(watch, batch)
         present = versions_at(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present and pk in delivered]):
             del present[file_id]
@@ -136,8 +135,7 @@ def obsolete_parked_files(watch: Watch, sequence: int) -> list[int]:
     over = []
     for start in range(0, len(file_ids), BATCH):
         batch = file_ids[start : start + BATCH]
-        delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
-        parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+        delivered, parked = read_answers(watch, batch)
         present = versions_at(watch, sequence, batch)
         for file_id in _not_chosen_any_more(watch, [pk for pk in batch if pk in present]):
             del present[file_id]
@@ -145,7 +143,7 @@ def obsolete_parked_files(watch: Watch, sequence: int) -> list[int]:
     return over
 
 
-class _Told(NamedTuple):
+class _Answered(NamedTuple):
     """The content of a file that the app accepted or refused; `again` if somebody asked to repeat that."""
 
     sha256: bytes
@@ -169,9 +167,15 @@ def rows_of(column: str, file_ids: Sequence[int]) -> Q:
     return Q((f"{column}__in", file_ids))
 
 
-def read_told(rows: QuerySet[Any]) -> dict[int, _Told]:
+def read_answers(watch: Watch, file_ids: Sequence[int]) -> tuple[dict[int, _Answered], dict[int, _Answered]]:
+    """What the app has accepted of these files, and what it has refused, by the files' ids."""
+    return _read_answers(Delivered, watch, file_ids), _read_answers(Parked, watch, file_ids)
+
+
+def _read_answers(model: type[Delivered | Parked], watch: Watch, file_ids: Sequence[int]) -> dict[int, _Answered]:
+    rows = model._default_manager.filter(rows_of("file", file_ids), watch=watch)
     columns = rows.values_list("file_id", "sha256", "again")
-    return {file_id: _Told(bytes(sha256), again) for file_id, sha256, again in columns}
+    return {file_id: _Answered(bytes(sha256), again) for file_id, sha256, again in columns}
 
 
 def versions_at(watch: Watch, sequence: int, batch: Sequence[int]) -> dict[int, Version]:
@@ -198,7 +202,7 @@ def _not_chosen_any_more(watch: Watch, file_ids: list[int]) -> list[int]:
     return [file_id for file_id, path in paths_of(file_ids) if not selection.takes_path(path.text)]
 
 
-def _deletes(watch: Watch, gone: dict[int, _Told], parked: dict[int, _Told], sequence: int) -> Iterator[Change]:
+def _deletes(watch: Watch, gone: dict[int, _Answered], parked: dict[int, _Answered], sequence: int) -> Iterator[Change]:
     ids = [file_id for file_id, had in gone.items() if not is_refused(parked.get(file_id), had.sha256)]
     if not ids:
         return
@@ -217,7 +221,7 @@ def _deletes(watch: Watch, gone: dict[int, _Told], parked: dict[int, _Told], seq
 
 
 def _contents(
-    watch: Watch, kept: dict[int, Version], delivered: dict[int, _Told], parked: dict[int, _Told]
+    watch: Watch, kept: dict[int, Version], delivered: dict[int, _Answered], parked: dict[int, _Answered]
 ) -> Iterator[Change]:
     events = {file_id: _event_of(version, delivered.get(file_id)) for file_id, version in kept.items()}
     ids = [
@@ -243,7 +247,7 @@ def _contents(
             )
 
 
-def _event_of(version: Version, had: _Told | None) -> Event | None:
+def _event_of(version: Version, had: _Answered | None) -> Event | None:
     if not version.sha256:
         return None  # too large to be told; the app keeps what it has
     if had is None or had.again in (Event.CREATE, Event.DELETE):
@@ -253,12 +257,12 @@ def _event_of(version: Version, had: _Told | None) -> Event | None:
     return None
 
 
-def is_refused(refused: _Told | None, sha256: bytes) -> bool:
+def is_refused(refused: _Answered | None, sha256: bytes) -> bool:
     """The endpoint refused this very content, and nobody asked for another attempt."""
     return refused is not None and not refused.again and refused.sha256 == sha256
 
 
-def _still_applies(refused: _Told | None, had: _Told | None, version: Version | None) -> bool:
+def _still_applies(refused: _Answered | None, had: _Answered | None, version: Version | None) -> bool:
     """A refused content while it is the file's, unless the app has it and nobody asked for it again; a refused delete
     while the file is gone."""
     if refused is None:

@@ -24,12 +24,11 @@ from snapshots.changes import (
     is_refused,
     paths_of,
     present_at,
-    read_told,
-    rows_of,
+    read_answers,
     sorted_ids,
     versions_at,
 )
-from snapshots.models import Delivered, Parked
+from snapshots.models import Delivered
 
 
 def mark(watch: Watch, sequence: int) -> None:
@@ -64,8 +63,7 @@ def ask_for_delete(watch: Watch, contents: Iterable[tuple[int, bytes]]) -> None:
 
 
 def _mark(watch: Watch, sequence: int, batch: "array[int]") -> None:
-    delivered = read_told(Delivered.objects.filter(rows_of("file", batch), watch=watch))
-    parked = read_told(Parked.objects.filter(rows_of("file", batch), watch=watch))
+    delivered, parked = read_answers(watch, batch)
     begun = _chosen(_begun(watch), versions_at(watch, watch.begun_sequence, batch))
     # Of a file that has outgrown `max_file_size` the app keeps what it has.
     any_size = replace(watch.selection, max_file_size=None)

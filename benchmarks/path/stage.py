@@ -64,8 +64,11 @@ class Stage:
 
     def __enter__(self) -> Self:
         try:
-            self.git_address = self._open.enter_context(_server("git_server", str(self._hosted)))
-            self.receiver = f"http://{self._open.enter_context(_server('receiver'))}"
+            git_server = self._open.enter_context(_server("git_server", str(self._hosted)))
+            receiver = self._open.enter_context(_server("receiver"))
+            self._servers = (git_server.pid, receiver.pid)
+            self.git_address = git_server.address
+            self.receiver = f"http://{receiver.address}"
             url = self._postgres.create_database() if self._postgres else ""
             self.service = Service(self.folder, self.git_address, database_url=url, settings=self._settings)
             self._open.callback(self.service.stop)
@@ -78,6 +81,12 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def let_servers_give_way(self) -> None:
+        """The git host and the receiver have machines of their own elsewhere. From now on the web and Valkey come
+        before them here, as they come before the workers."""
+        for pid in self._servers:
+            usage.let_give_way(pid)
 
     def unobserved(self) -> AbstractContextManager[None]:
         """Nothing looks at the memory of the processes meanwhile."""
@@ -165,15 +174,26 @@ def _get(url: str, seconds: float) -> Any:
         return json.loads(answer.read())
 
 
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A server of the benchmark, in a session of its own; `address` is host:port."""
+
+    address: str
+    pid: int
+
+
 @contextmanager
-def _server(module: str, *words: str) -> Iterator[str]:
-    """A server of the benchmark; gives host:port."""
+def _server(module: str, *words: str) -> Iterator[_Server]:
     with subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.path.{module}", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", f"benchmarks.path.{module}", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             if process.stdout is None:
                 raise RuntimeError("no pipe")
-            yield f"127.0.0.1:{int(process.stdout.readline())}"
+            yield _Server(f"127.0.0.1:{int(process.stdout.readline())}", process.pid)
         finally:
             process.terminate()

@@ -133,3 +133,10 @@ class PeakMemory(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
+
+
+def let_give_way(pid: int, niceness: int = 10) -> None:
+    """Let other sessions go before that of this process, and before its children."""
+    os.setpriority(os.PRIO_PROCESS, pid, niceness)
+    with suppress(OSError):  # where Linux shares the processors between sessions, a niceness counts only inside of one
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))

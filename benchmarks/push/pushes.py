@@ -43,12 +43,14 @@ class Pushes:
             self._undisturbed.append(seconds)
 
     def outcome(self, share: float) -> Outcome:
-        counted = self._undisturbed if len(self._undisturbed) == self._wanted else self._all
-        return Outcome(
-            ours=_at(counted, share),
-            detail=f"{_described(counted)}; with those beside which other machines took more than"
-            f" {usage.DISTURBED:.0%} of the processors: {_described(self._all)}",
-        )
+        is_enough = len(self._undisturbed) == self._wanted
+        detail = f"all {_described(self._all)}"
+        if self._undisturbed:
+            detail += (
+                f"; beside which other machines took at most {usage.DISTURBED:.0%} of the processors:"
+                f" {_described(self._undisturbed)}{'' if is_enough else ', too few to count'}"
+            )
+        return Outcome(ours=_at(self._undisturbed if is_enough else self._all, share), detail=detail)
 
 
 @dataclass(frozen=True, slots=True)
