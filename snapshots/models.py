@@ -146,7 +146,10 @@ class Parked(models.Model):
     class Meta:
         verbose_name_plural = "parked"
         constraints = [models.UniqueConstraint(fields=["watch", "file"], name="parked_unique_file")]
-        indexes = [models.Index(fields=["watch", "file"], condition=Q(again=True), name="parked_again")]
+        indexes = [
+            models.Index(fields=["watch", "file"], condition=Q(again=True), name="parked_again"),
+            models.Index(fields=["watch", "parked_at"], name="parked_since"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.file} for {self.watch}: {self.reason}"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from django.utils import timezone
 
@@ -13,24 +13,27 @@ from snapshots.changes import Change, Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How many messages the app has acknowledged since its last complete commit, how many files it refused, and when
-    the first and the last acknowledgement came."""
+    """How many messages the app has acknowledged since its last complete commit, and when the first and the last
+    acknowledgement came."""
 
     created: int = 0
     updated: int = 0
     deleted: int = 0
-    parked: int = 0
     first: str = ""
     last: str = ""
 
-    def after(self, changes: Iterable[Change], parked: int) -> "Step":
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> Self:
+        """As the watch keeps it. Release 0.1.0 kept `parked` too."""
+        return cls(**{name: value for name, value in stored.items() if name != "parked"})
+
+    def after(self, changes: Iterable[Change]) -> "Step":
         told = Counter(change.event for change in changes)
         step = replace(
             self,
             created=self.created + told[Event.CREATE],
             updated=self.updated + told[Event.UPDATE],
             deleted=self.deleted + told[Event.DELETE],
-            parked=self.parked + parked,
         )
         if not told:
             return step

@@ -98,13 +98,13 @@ def read_watch(watch_id: int) -> WatchNow | None:
     return WatchNow(*row[: len(WatchNow._fields)]) if row else None
 
 
-def acknowledge(watch: Watch, now: WatchNow, changes: Sequence[Change], *, newly_parked: int) -> None:
+def acknowledge(watch: Watch, now: WatchNow, changes: Sequence[Change]) -> None:
     """What the app has from now on. `now` is the locked row; it is written once for all of these answers."""
-    if not changes and not newly_parked:
+    if not changes:
         return
     before = _rows_before(watch, changes)
     has = _sum_up(now, changes, before)
-    step = Step(**orjson.loads(now.step)).after(changes, newly_parked)
+    step = Step.of(orjson.loads(now.step)).after(changes)
     with connection.cursor() as cursor:
         cursor.execute(_WRITE_WATCH, [has.files, has.digest, orjson.dumps(step.as_json).decode(), watch.pk])
     if now.has_parked:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from repositories import messages, timing, watch_state
@@ -21,7 +21,7 @@ from snapshots.delivery import endpoint, notices
 from snapshots.delivery.payloads import describe, iso, noticed_at, origin, serialise
 from snapshots.delivery.run import lock_key
 from snapshots.delivery.webhooks import Message
-from snapshots.models import Completion, File, FileVersion, Snapshot
+from snapshots.models import Completion, File, FileVersion, Parked, Snapshot
 from snapshots.packed import batches
 from snapshots.steps import Step
 
@@ -47,7 +47,7 @@ def record(watch: Watch, snapshot: Snapshot) -> float | None:
 
 def _facts(before: Watch, snapshot: Snapshot) -> dict[str, Any]:
     """`before` is the watch as it was until now, with all that was acknowledged since its last completion."""
-    step = Step(**before.step)
+    step = Step.of(before.step)
     previous, oldest = _previous_and_oldest_missed(before, snapshot)
     return {
         "watch": before,
@@ -59,7 +59,7 @@ def _facts(before: Watch, snapshot: Snapshot) -> dict[str, Any]:
         "created": step.created,
         "updated": step.updated,
         "deleted": step.deleted,
-        "parked": step.parked,
+        "parked": _parked_since_the_last_completion(before).count(),
         "left_out": _count_left_out(before, previous, snapshot),
         "files": before.files,
         "digest": before.digest,
@@ -88,6 +88,12 @@ def _latency(before: Watch, oldest: Snapshot, snapshot: Snapshot, last: datetime
     if last is None or not 0 < before.synced_sequence < snapshot.sequence:
         return None
     return max(0, round((last - noticed_at(oldest)).total_seconds() * 1000))
+
+
+def _parked_since_the_last_completion(before: Watch) -> QuerySet[Parked]:
+    """A file that was refused twice since then has one row, and one that was accepted after all has none."""
+    parked = Parked.objects.filter(watch=before)
+    return parked.filter(parked_at__gt=before.synced_at) if before.synced_at else parked
 
 
 def _count_left_out(before: Watch, previous: Snapshot | None, snapshot: Snapshot) -> int:

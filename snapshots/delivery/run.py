@@ -285,8 +285,9 @@ class Run:
             _recording.log_attempts(self._watch, self._snapshot, outcomes)
             if is_current:
                 acknowledged = [outcome.change for outcome in outcomes if outcome.acknowledges]
-                parked = self._park(doubtful_too=park_all or self._refusals_are_about_files) if goes_on else 0
-                _recording.acknowledge(self._watch, now, acknowledged, newly_parked=parked)
+                if goes_on:
+                    self._park(doubtful_too=park_all or self._refusals_are_about_files)
+                _recording.acknowledge(self._watch, now, acknowledged)
         if is_current and not goes_on:
             self._await_what_was_sent()
             if not self._failure:
@@ -304,11 +305,10 @@ class Run:
         if self._outcomes:
             self._record()
 
-    def _park(self, *, doubtful_too: bool) -> int:
+    def _park(self, *, doubtful_too: bool) -> None:
         parked = [outcome for outcome in self._refused if doubtful_too or not outcome.is_doubtful]
         self._refused = [] if doubtful_too else [outcome for outcome in self._refused if outcome.is_doubtful]
         _recording.park(self._watch, parked)
-        return len(parked)
 
 
 def lock_key(watch: Watch) -> str:

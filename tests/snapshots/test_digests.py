@@ -113,7 +113,7 @@ class TestOfAWatch:
         for _ in range(2):
             now = _recording.read_watch(watch.pk)
             assert now
-            _recording.acknowledge(watch, now, changes, newly_parked=0)
+            _recording.acknowledge(watch, now, changes)
         assert holdings.recorded(Watch.objects.get()) == of_contents(remote.files())
 
     def test_is_recomputed_by_reconcile_which_names_a_difference(

@@ -108,6 +108,22 @@ def test_a_parked_file_completes_the_commit_and_is_counted(
     assert alice.problems == []
 
 
+def test_a_file_that_is_refused_in_two_commits_of_one_step_is_counted_once(
+    watch: Watch, remote: HostedRepository, alice: Receiver, look: Look
+) -> None:
+    remote.commit({"new.md": "refused", "README.md": "not yet"})
+    with alice.faults.put(ReceiverFault(path="new.md", status=422)):
+        with alice.faults.put(ReceiverFault(path="README.md", status=500)):
+            look()
+        remote.commit({"new.md": "refused again"})
+        look()
+    assert [attempt.status for attempt in Delivery.objects.filter(path="new.md")] == [422, 422]
+    assert last_payload(alice)["counts"] == COUNTS | {"updated": 1, "parked": 1}
+    remote.commit({"other.md": "taken"})
+    look()
+    assert last_payload(alice)["counts"] == COUNTS | {"created": 1}
+
+
 def test_what_is_left_out_is_counted_once(
     alice_app: App, git_host: GitHost, alice: Receiver, look: Look, work: Work, settings: Settings
 ) -> None:
