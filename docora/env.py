@@ -311,6 +311,10 @@ GITHUB_APP_PRIVATE_KEY = _secret(
     "DOCORA_GITHUB_APP_PRIVATE_KEY", "its private key (PEM; line breaks may be written as \\n)", shown=""
 )
 GITHUB_APP_PRIVATE_KEY_FILE = _file("DOCORA_GITHUB_APP_PRIVATE_KEY_FILE", "the same as the path of a file")
+GITHUB_APP_WEBHOOK_SECRET = _long_secret(
+    "DOCORA_GITHUB_APP_WEBHOOK_SECRET",
+    "the secret of its webhook, which GitHub then sends to /hooks/github-app; without it there is no such hook",
+)
 GITHUB_APP_API_URL = _text(
     "DOCORA_GITHUB_APP_API_URL",
     "https://api.github.com",

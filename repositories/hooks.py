@@ -23,6 +23,9 @@ from repositories.models import Hook, Watch
 # The secret before the newest one counts for so long: time to change it at the git host.
 OVERLAP = timedelta(days=1)
 
+# The hook of the operator's GitHub App. It has no row: its secret is a setting.
+GITHUB_APP_HOOK = "github-app"
+
 _PUBLIC_ID = re.compile(r"hook_[0-9a-f]{24}")
 # By hand: Django needs longer to make this question than the database to answer it, and hooks come in bursts.
 _FIND = """
@@ -143,13 +146,21 @@ def of(watch: Watch) -> Hook:
 
 def find(public_ids: Iterable[str]) -> dict[str, OpenHook]:
     """Those that there are, by their ids."""
-    ids = [public_id for public_id in set(public_ids) if _PUBLIC_ID.fullmatch(public_id)]
-    if not ids:
-        return {}
-    now = connection.ops.adapt_datetimefield_value(timezone.now())
-    places = ", ".join(["%s"] * len(ids))
-    rows = _rows(f"{_FIND} ({places})", [now, *ids])
-    return {row[0]: _opened(*row) for row in rows}
+    asked = set(public_ids)
+    found = {}
+    if ids := [public_id for public_id in asked if _PUBLIC_ID.fullmatch(public_id)]:
+        now = connection.ops.adapt_datetimefield_value(timezone.now())
+        places = ", ".join(["%s"] * len(ids))
+        found = {row[0]: _opened(*row) for row in _rows(f"{_FIND} ({places})", [now, *ids])}
+    if GITHUB_APP_HOOK in asked and has_github_app_hook():
+        found[GITHUB_APP_HOOK] = OpenHook(
+            public_id=GITHUB_APP_HOOK, secrets=[settings.GITHUB_APP_WEBHOOK_SECRET], host=github_app.git_address()
+        )
+    return found
+
+
+def has_github_app_hook() -> bool:
+    return bool(settings.GITHUB_APP_WEBHOOK_SECRET and github_app.git_address())
 
 
 def _opened(

@@ -27,7 +27,7 @@ class HostForm(PlainForm):
 
 
 def _shown_once(hook: Hook, secret: str, title: str) -> Secrets:
-    return Secrets(title=title, values=[("Path below this Docora's URL", _path(hook)), ("Secret", secret)])
+    return Secrets(title=title, values=[("Path below this Docora's URL", _path(hook.public_id)), ("Secret", secret)])
 
 
 def _change_secret(hook: Hook, _: dict[str, Any]) -> Secrets:
@@ -39,8 +39,8 @@ def _end(hook: Hook, _: dict[str, Any]) -> str:
     return "The hook has ended. Planned looks go on."
 
 
-def _path(hook: Hook) -> str:
-    return f"/hooks/{hook.public_id}"
+def _path(public_id: str) -> str:
+    return f"/hooks/{public_id}"
 
 
 @admin.register(Hook)
@@ -50,6 +50,7 @@ class HookAdmin(ConsoleAdmin):
     search_help_text = "Id, host, app or repository"
     linked_by = {"watch__id__exact"}
     ordering = ["-pk"]
+    list_before_template = "docora/console/github_app_hook.html"
     operations = [
         Operation(
             name="change_secret",
@@ -97,8 +98,7 @@ class HookAdmin(ConsoleAdmin):
 
     @admin.display(description="Accepted, ignored, refused")
     def counts(self, hook: Hook) -> str:
-        log = _log(hook)
-        return ", ".join(map(number, (log.accepted, log.ignored, log.refused)))
+        return _counts(_log(hook))
 
     @admin.display(description="Last error")
     def trouble(self, hook: Hook) -> SafeString | str:
@@ -107,21 +107,19 @@ class HookAdmin(ConsoleAdmin):
 
     def facts(self, hook: Hook) -> list[Fact]:
         self.prepare([hook])
-        log = _log(hook)
-        outcome = badge(log.last_outcome, _TONES[log.last_outcome]) if log.last_outcome else NOTHING
         return [
             ("For", self.concerns(hook)),
-            ("Path", code(_path(hook))),
-            ("Last arrived", ago(log.last_at)),
-            ("It was", log.last_event or NOTHING),
-            ("What became of it", outcome),
-            ("Accepted, ignored, refused", self.counts(hook)),
-            ("Last error", log.last_error or NOTHING),
-            ("Last error was", ago(log.last_error_at)),
+            ("Path", code(_path(hook.public_id))),
+            *_arrivals(_log(hook)),
             ("The secret before counts until", ago(hook.previous_secret_until)),
             ("Made", ago(hook.created_at)),
             ("Secret", "Shown once when it is made, never again."),
         ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The hook of the GitHub App has no row; it is shown above the list."""
+        of_github_app = _facts_of_github_app() if hooks.has_github_app_hook() else []
+        return super().changelist_view(request, {"of_github_app": of_github_app, **(extra_context or {})})
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -156,3 +154,27 @@ class HookAdmin(ConsoleAdmin):
 def _log(hook: Hook) -> hooks.Log:
     log: hooks.Log = hook.log  # type: ignore[attr-defined]
     return log
+
+
+def _facts_of_github_app() -> list[Fact]:
+    log = hooks.logs([hooks.GITHUB_APP_HOOK])[hooks.GITHUB_APP_HOOK]
+    return [
+        ("Of the GitHub App", code(_path(hooks.GITHUB_APP_HOOK))),
+        *((name, value) for name, value in _arrivals(log) if value != NOTHING),
+        ("Secret", "DOCORA_GITHUB_APP_WEBHOOK_SECRET"),
+    ]
+
+
+def _arrivals(log: hooks.Log) -> list[Fact]:
+    return [
+        ("Last arrived", ago(log.last_at)),
+        ("It was", log.last_event or NOTHING),
+        ("What became of it", badge(log.last_outcome, _TONES[log.last_outcome]) if log.last_outcome else NOTHING),
+        ("Accepted, ignored, refused", _counts(log)),
+        ("Last error", log.last_error or NOTHING),
+        ("Last error was", ago(log.last_error_at)),
+    ]
+
+
+def _counts(log: hooks.Log) -> str:
+    return ", ".join(map(number, (log.accepted, log.ignored, log.refused)))

@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
+from pytest_django import Settings
 
 from docora.console.roles import VIEWER
 from repositories import hooks
@@ -83,3 +84,15 @@ def test_a_viewer_sees_hooks_and_changes_none(client: Client, watch: Watch) -> N
     assert client.get(reverse("admin:repositories_hook_add")).status_code == 403
     assert client.post(reverse("admin:repositories_hook_end", args=[hook.pk])).status_code == 403
     assert Hook.objects.exists()
+
+
+def test_the_hook_of_the_github_app_is_shown_above_the_list(admin: Client, watch: Watch, settings: Settings) -> None:
+    url = reverse("admin:repositories_hook_changelist")
+    settings.GITHUB_APP_ID, settings.GITHUB_APP_API_URL = "1", "https://api.github.com"
+    assert "/hooks/github-app" not in text_of(admin, url)
+    settings.GITHUB_APP_WEBHOOK_SECRET = "the webhook secret of the app"
+    github("wrong", "acme/handbook").to("/hooks/github-app")
+    page = text_of(admin, url)
+    assert "/hooks/github-app" in page
+    assert "The proof is missing or wrong." in page
+    assert settings.GITHUB_APP_WEBHOOK_SECRET not in page

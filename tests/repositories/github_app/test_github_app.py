@@ -27,7 +27,7 @@ from snapshots.look import take_snapshot
 from snapshots.schedule import tick
 from tests.snapshots.delivery.test_webhooks import server
 from tests.support.api import Api
-from tests.support.git_hooks import Sent, sign
+from tests.support.git_hooks import Sent, github, sign
 from tests.support.worker import Work
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
@@ -426,3 +426,24 @@ def test_the_news_of_an_installation_is_for_the_host_of_the_github_app_and_needs
     work()
     watch.refresh_from_db()
     assert access.is_proven(watch)
+
+
+def test_the_webhook_of_the_github_app_is_proven_by_the_secret_of_the_setting(
+    watch: Watch, api: GitHubApi, secret: HostedRepository, alice: Receiver, settings: Settings, work: Work
+) -> None:
+    url, key = "/hooks/github-app", "the webhook secret of the app"
+    push, news = github(key, "acme/Secret"), _installation_event("installation", "acme", key)
+    assert push.to(url).status_code == 401
+    settings.GITHUB_APP_WEBHOOK_SECRET = key
+    assert github("another secret of that app", "acme/Secret").to(url).status_code == 401
+    secret.commit({"a.md": "2"})
+    assert push.to(url).status_code == 202
+    work()
+    assert alice.files_of(watch.repository.public_id) == secret.files()
+    api.suspend("acme")
+    assert news.to(url).status_code == 202
+    work()
+    watch.refresh_from_db()
+    assert watch.access_denied_at
+    settings.GITHUB_APP_ID = ""
+    assert push.to(url).status_code == 401
