@@ -39,6 +39,11 @@ def is_behind(watch: Watch, sequence: int) -> bool:
     return watch.synced_sequence < sequence or (watch.asked_again and sequence > 0)
 
 
+def is_between_commits(watch: Watch) -> bool:
+    """The app had all of an earlier snapshot, and not yet all of the newest: some of its files may be older."""
+    return 0 < watch.synced_sequence < watch.repository.sequence
+
+
 def up_to_date(watches: QuerySet[Watch]) -> QuerySet[Watch]:
     """All others: their apps have everything, or there is nothing yet."""
     return watches.filter(~_BEHIND)

@@ -58,7 +58,8 @@ def test_lists_are_narrowed_to_an_app_a_repository_and_to_what_fails(
     assert [row["app_id"] for row in listed("--app", watch.app.public_id)] == [watch.app.public_id]
     (failing,) = listed("--failing")
     assert (failing["app_id"], failing["state"], failing["error"]) == (bob_app.public_id, "disabled", "gone")
-    assert run("watches", "--repository", "repo_x") == "Nobody watches anything here.\n"
+    with pytest.raises(CommandError, match="There is no repository repo_x"):
+        run("watches", "--repository", "repo_x")
     with pytest.raises(CommandError, match="There is no app app_x"):
         run("watches", "--app", "app_x")
 

@@ -267,13 +267,17 @@ class WatchAdmin(ConsoleAdmin):
     @admin.display(description="Files delivered")
     def files_delivered(self, watch: Watch) -> SafeString | str:
         done, total = watch.done, watch.total  # type: ignore[attr-defined]
+        is_between_commits = watch_state.is_between_commits(watch)
         if refused := watch.refused:  # type: ignore[attr-defined]
-            wanted = f" of {number(total)}" if watch.selection == EVERYTHING else ""
+            is_share = watch.selection == EVERYTHING and not is_between_commits
+            wanted = f" of {number(total)}" if is_share else ""
             return badge(f"{number(done)}{wanted}, {number(refused)} parked", "warn")
         if watch.status == WatchStatus.SYNCED:
             return number(done)
         if not total:
             return "not counted yet"
+        if is_between_commits:  # which of them changed is not known before they are compared
+            return f"{number(done)}, not yet all as in the newest commit"
         # How many files a selection takes is not known before they are all compared.
         return progress(done, total) if watch.selection == EVERYTHING else f"{number(done)} so far"
 

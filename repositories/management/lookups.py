@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandError
 
-from repositories.models import App
+from repositories.models import App, Repository
 
 
 def find_app(app_id: str) -> App:
@@ -10,3 +10,10 @@ def find_app(app_id: str) -> App:
     if app is None:
         raise CommandError(f"There is no app {app_id}. `manage.py apps` lists them.")
     return app
+
+
+def find_repository(repository_id: str) -> Repository:
+    repository = Repository.objects.filter(public_id=repository_id).first()
+    if repository is None:
+        raise CommandError(f"There is no repository {repository_id}. `manage.py watches` lists them.")
+    return repository

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from io import StringIO
 
 import pytest
 import redis
@@ -97,6 +98,22 @@ def test_a_refused_update_still_counts_as_a_file_that_the_app_has(
     assert len(alice.files[watch.repository.public_id]) == 3
     assert "3 of 3, 1 parked" in page(admin, "repositories_watch_changelist")
     assert "</code></a> but for 1 parked file<" in page(admin, "repositories_watch_change", watch.pk)
+
+
+def test_a_commit_of_which_nothing_arrived_does_not_look_delivered(
+    admin: Client, watch: Watch, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"README.md": "changed", "logo.png": None, "new.md": "new"})
+    with alice.faults.put(ReceiverFault(status=500)):
+        watches.ask_for_snapshot(watch.repository)
+        work()
+    assert set(alice.files[watch.repository.public_id]) == {"README.md", "docs/start.md", "logo.png"}
+    for shown in (page(admin, "repositories_watch_changelist"), page(admin, "repositories_watch_change", watch.pk)):
+        assert "3, not yet all as in the newest commit" in shown
+        assert "of 3" not in shown
+    output = StringIO()
+    call_command("watches", stdout=output)
+    assert "3, not all newest" in output.getvalue()
 
 
 class TestDisabledApp:

@@ -8,9 +8,10 @@ from typing import Any
 from django.db.models import F, QuerySet
 
 from docora.console import states
+from repositories import watch_state
 from repositories.base.words import number
 from repositories.management.command import OperatorCommand
-from repositories.management.lookups import find_app
+from repositories.management.lookups import find_app, find_repository
 from repositories.management.table import table
 from repositories.models import Watch
 from snapshots.acknowledged import count_acknowledged, count_parked
@@ -22,8 +23,8 @@ _BATCH = 500
 
 class Command(OperatorCommand):
     help = (
-        "List the watches: which app watches which repository, its state, how many files the app has acknowledged of"
-        " those in the newest snapshot, and the reason of the last failure."
+        "List the watches: which app watches which repository, its state, how many files the app has acknowledged, how"
+        " many the newest commit has, and the reason of the last failure."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -39,7 +40,7 @@ class Command(OperatorCommand):
         elif facts:
             self.stdout.write(table(_COLUMNS, map(_row, facts)))
         else:
-            self.stdout.write("No watch fails." if options["failing"] else "Nobody watches anything here.")
+            self.stdout.write("No watch fails." if options["failing"] else "There are no watches.")
 
 
 def _chosen(options: dict[str, Any]) -> QuerySet[Any]:
@@ -48,7 +49,7 @@ def _chosen(options: dict[str, Any]) -> QuerySet[Any]:
     if options["app"]:
         watches = watches.filter(app=find_app(options["app"]))
     if options["repository"]:
-        watches = watches.filter(repository__public_id=options["repository"])
+        watches = watches.filter(repository=find_repository(options["repository"]))
     if options["failing"]:
         watches = watches.filter(state_name__in=[state.name for state in states.WATCH.all if state.tone == "bad"])
     return watches
@@ -76,6 +77,7 @@ def _facts_of(watches: list[Any]) -> Iterator[dict[str, Any]]:
             "branch": watch.repository.ref or None,
             "state": watch.state_name,
             "files": files.get(watch.repository_id, 0),
+            "between_commits": watch_state.is_between_commits(watch),
             "acknowledged": acknowledged[watch.pk],
             "parked": parked.get(watch.pk, 0),
             "commit": watch.repository.commit_sha or None,
@@ -88,7 +90,8 @@ def _facts_of(watches: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    files = f"{number(facts['acknowledged'])} of {number(facts['files'])}"
+    files = number(facts["acknowledged"])
+    files += ", not all newest" if facts["between_commits"] else f" of {number(facts['files'])}"
     files += f", {number(facts['parked'])} parked" if facts["parked"] else ""
     state, commit = states.WATCH.named(facts["state"]).label, (facts["synced_commit"] or "")[:12]
     who = (facts["app_id"], facts["repository_id"], facts["repository"])
