@@ -43,16 +43,20 @@ def refuse_unknown(view: View) -> View:
 
     def refuse(_: HttpRequest, unknown: Unknown) -> None:
         if unknown:
-            raise ValidationError([_complaint(source, name) for source, name in unknown])
+            raise refusal_of(unknown)
 
     return _checked(view, refuse)
+
+
+def refusal_of(unknown: Unknown) -> ValidationError:
+    return ValidationError([_complaint(source, name[:_LONGEST]) for source, name in unknown[:_MOST]])
 
 
 def note_unknown(view: View) -> View:
     """A decorator for every view of a mount: unknown fields are ignored, and `with_warnings` names them."""
 
     def note(request: HttpRequest, unknown: Unknown) -> None:
-        request.unknown_fields = [name for _, name in unknown]  # type: ignore[attr-defined]
+        request.unknown_fields = [name[:_LONGEST] for _, name in unknown[:_MOST]]  # type: ignore[attr-defined]
 
     return _checked(view, note)
 
@@ -78,7 +82,7 @@ def _checked(view: View, handle: Callable[[HttpRequest, Unknown], None]) -> View
         unknown = [("query", name) for name in request.GET if name not in known]
         if not hasattr(view, "reads_body"):
             unknown += [("body", name) for name in _unknown_in_body(request, values.get("body"))]
-        handle(request, [(source, name[:_LONGEST]) for source, name in unknown[:_MOST]])
+        handle(request, unknown)
         return view(request, **values)
 
     return checked

@@ -11,14 +11,14 @@ import orjson
 from django.conf import settings
 from django.http import HttpRequest
 from ninja import Field, Router, Schema
-from ninja.errors import HttpError
+from ninja.errors import ValidationError
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import models_json_schema
 
 from docora.api.auth import app_of
 from docora.api.reading import readable_watch
 from docora.api.schemas import REFUSED, REMOTE, Problem
-from docora.api.unknown_fields import reads_body
+from docora.api.unknown_fields import reads_body, refusal_of
 from docora.limits import seats
 from repositories.errors import Busy
 from repositories.models import Watch
@@ -151,28 +151,31 @@ def _parsed(body: bytes) -> dict[str, Any]:
     try:
         question = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise HttpError(422, "The body is not JSON.") from None
-    if not isinstance(question, dict) or question.keys() - _KEYS:
-        raise HttpError(422, f"The body is an object with {' or '.join(sorted(_KEYS))}.")
+        raise _malformed("this is not JSON") from None
+    if not isinstance(question, dict):
+        raise _malformed("an object with digest or files")
+    if unknown := [("body", name) for name in question if name not in _KEYS]:
+        raise refusal_of(unknown)
     if ("digest" in question) == ("files" in question):
-        raise HttpError(422, "Either a digest or a list of files is compared.")
+        raise _malformed("either a digest or a list of files is compared")
     if "digest" in question and not _is_hash(question["digest"]):
-        raise HttpError(422, "digest: 64 hex digits, in lower case")
+        raise _malformed("64 hex digits, in lower case", "digest")
     if not isinstance(question.get("partial", False), bool):
-        raise HttpError(422, "partial: true or false")
+        raise _malformed("true or false", "partial")
     return question
 
 
 def _claimed(files: Any) -> dict[bytes, bytes]:
     if not isinstance(files, list) or len(files) > MOST_FILES:
-        raise HttpError(422, f"files: a list of at most {MOST_FILES} files")
+        raise _malformed(f"a list of at most {MOST_FILES} files", "files")
     claimed: dict[bytes, bytes] = {}
     for number, file in enumerate(files):
         if not isinstance(file, dict) or not _is_hash(file.get("sha")):
-            raise HttpError(422, f"files.{number}: an object with path or path_base64, and sha, which is 64 hex digits")
+            message = "an object with path or path_base64, and sha, which is 64 hex digits"
+            raise _malformed(message, "files", number)
         claimed[_raw_path(file, number)] = bytes.fromhex(file["sha"])
     if len(claimed) < len(files):
-        raise HttpError(422, "files: a path is there twice")
+        raise _malformed("a path is there twice", "files")
     return claimed
 
 
@@ -183,7 +186,12 @@ def _raw_path(file: dict[str, Any], number: int) -> bytes:
     try:
         return base64.b64decode(exact, validate=True)  # type: ignore[arg-type]  # TypeError where it is not text
     except (TypeError, ValueError):
-        raise HttpError(422, f"files.{number}: path is text, or path_base64 the base64 of its bytes") from None
+        raise _malformed("path is text, or path_base64 the base64 of its bytes", "files", number) from None
+
+
+def _malformed(message: str, *field: str | int) -> ValidationError:
+    """In the form of the framework's own errors; without a field, of the body as a whole."""
+    return ValidationError([{"loc": ("body", "body", *field), "msg": message}])
 
 
 def _is_hash(value: object) -> bool:

@@ -195,26 +195,29 @@ def test_a_path_that_is_not_utf8_is_named_by_its_bytes(
 
 @pytest.mark.any_database
 @pytest.mark.parametrize(
-    "body",
+    ("body", "field"),
     [
-        "no JSON",
-        [],
-        {},
-        {"digest": "0" * 63},
-        {"digest": "0" * 64, "files": []},
-        {"files": {}},
-        {"files": [{"path": "a"}]},
-        {"files": [{"path": 1, "sha": "0" * 64}]},
-        {"files": [{"path_base64": "!", "sha": "0" * 64}]},
-        {"files": [{"path": "a", "sha": "0" * 64}] * 2},
-        {"files": [], "partial": "yes"},
-        {"files": [], "more": 1},
-        {"files": [{"path": "\ud800", "sha": "0" * 64}]},
+        ("no JSON", "body"),
+        ([], "body"),
+        ({}, "body"),
+        ({"digest": "0" * 63}, "digest"),
+        ({"digest": "0" * 64, "files": []}, "body"),
+        ({"files": {}}, "files"),
+        ({"files": [{"path": "a"}]}, "files.0"),
+        ({"files": [{"path": 1, "sha": "0" * 64}]}, "files.0"),
+        ({"files": [{"path_base64": "!", "sha": "0" * 64}]}, "files.0"),
+        ({"files": [{"path": "a", "sha": "0" * 64}] * 2}, "files"),
+        ({"files": [], "partial": "yes"}, "partial"),
+        ({"files": [], "partail": True}, "partail"),
+        ({"files": [{"path": "\ud800", "sha": "0" * 64}]}, "body"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_422(api: Api, watch: Watch, body: Any) -> None:
+def test_a_question_that_makes_no_sense_is_422_and_names_the_field(
+    api: Api, watch: Watch, body: Any, field: str
+) -> None:
     answer = ask(api, watch, body)
     assert (answer.status_code, answer.json()["code"]) == (422, "malformed")
+    assert [complaint["field"] for complaint in answer.json()["errors"]] == [field]
 
 
 def test_a_list_may_be_long_but_has_a_limit(
