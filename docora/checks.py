@@ -17,7 +17,9 @@ LOCAL_NAMES = {"127.0.0.1", "localhost", "::1", "[::1]"}
 
 @register(Tags.security, deploy=True)
 def check_keys(**_: Any) -> Iterator[CheckMessage]:
-    kept = f"It lies in {settings.DATA_DIR / 'keys'}, beside the data that it protects, and in every backup of it."
+    kept = (
+        f"It lies in {settings.DATA_DIR / 'keys'}, beside the data that it protects, and in every copy of that folder."
+    )
     if not env.SECRET_KEY:
         yield Warning("The secret key was generated.", hint=f"{kept} Set DJANGO_SECRET_KEY.", id="docora.W001")
     if not env.ENCRYPTION_KEYS:

@@ -184,10 +184,10 @@ CHECKS: dict[str, Callable[[], None]] = {
     "scheduler": _scheduler,
 }
 HINTS = {
-    "database": "See DATABASE_URL, and whether the database server runs.",
+    "database": "Start Docora if it never ran: `manage.py up` makes the database. Or see DATABASE_URL and its server.",
     "migrations": "Run `manage.py migrate`, or restart with `manage.py up`, which does it.",
     "keys": "Put the missing key behind the new one in ENCRYPTION_KEYS, then run `manage.py rotate_encryption`.",
-    "redis": "See REDIS_URL, and whether Redis or the embedded Valkey runs.",
+    "redis": "Start Docora: `manage.py up` starts the embedded Valkey. With REDIS_URL, see that server.",
     "jobs": "Start a worker: `manage.py up`, or `manage.py rqworker` with the queue's name.",
     "scheduler": "Start it: `manage.py up`, or `manage.py scheduler`.",
 }

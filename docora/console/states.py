@@ -234,10 +234,10 @@ APP = States(
         State(
             name="failing",
             label="failing",
-            tone="bad",
+            tone="warn",
             condition=lambda: Q(failing_since__isnull=False),
-            meaning="Its endpoint has accepted nothing since the time that is shown.",
-            cure="Ping it, look at its deliveries, then retry its watches.",
+            meaning="Its endpoint has accepted nothing since the time that is shown; it is tried again after pauses.",
+            cure="None needed until its watches fail. To see what it answers, ping it and look at its deliveries.",
         ),
         State(
             name="resting",

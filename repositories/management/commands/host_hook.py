@@ -31,6 +31,6 @@ class Command(OperatorCommand):
             self.stdout.write(json.dumps({"path": path, "secret": secret}))
             return
         self.stdout.write(
-            f"url     https://(this Docora){path}\nsecret  {secret}\n\n"
-            "Keep the secret now: it is not shown again. docs/hooks.md says what to fill in at each host."
+            f"path    {path}\nsecret  {secret}\n\nAt the host, the URL is that of this Docora with this path. "
+            "Keep the secret now: it is not shown again.\ndocs/hooks.md says what to fill in at each host."
         )
