@@ -243,10 +243,10 @@ _MEANINGS: list[tuple[type[GitError], str]] = [
         r"operation too slow|operation timed out|connection (refused|timed out)|recv failure|empty reply",
     ),
     (HostUnavailable, r"rpc failed|early eof|the remote end hung up|unexpected disconnect|transfer closed"),
+    (RefNotFound, r"couldn't find remote ref|remote branch .* not found"),  # before words that a branch's name may have
     (HostUnavailable, r"ssl|tls|certificate"),
     (CommitGone, r"not our ref|unadvertised object"),
     (AccessDenied, r"repository .*not found|access denied|not authorized"),
-    (RefNotFound, r"couldn't find remote ref|remote branch .* not found"),
     (CloneDamaged, r"not a git repository|bad object|unable to read|corrupt|loose object|index-pack died"),
     (CloneDamaged, r"missing (blob|tree|commit|object)|inflate:|bad tree|unable to (lock|create).*\.lock"),
     (CloneDamaged, r"bad shallow line|shallow file|bad config|unable to parse|did not send all necessary objects"),
@@ -261,8 +261,12 @@ def error_of(command: Command, status: int, text: str) -> GitError:
         return LimitExceeded(f"git {command.arguments[0]} took more than {settings.GIT_CPU_SECONDS} s of CPU time.")
     # Cut first: a search may take the square of a line's length.
     lines = [line[:_LONGEST_LINE] for line in text.splitlines() if line]
+    # Without the URL: a repository may be called openssl.
+    searched = [re.sub(r"https?://\S*", "", line) for line in lines]
     for error, pattern in _MEANINGS:
-        if said := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
+        found = (at for at, line in enumerate(searched) if re.search(pattern, line, re.IGNORECASE))
+        if (at := next(found, None)) is not None:
+            said = lines[at]
             if error is AccessDenied:
                 return AccessDenied(_refusal(command.remote))
             return Moved(_without_prefix(said), trace=text) if error is Moved else error(_without_prefix(said))

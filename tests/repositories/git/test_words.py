@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from repositories.errors import CloneDamaged, GitError, TooLarge
+from repositories.errors import AccessDenied, CloneDamaged, GitError, HostUnavailable, RefNotFound, TooLarge
 from repositories.git import _process, clones
 from repositories.git._process import Command, error_of
 from repositories.git.urls import RemoteUrl
@@ -49,6 +49,19 @@ def test_no_search_sees_more_of_a_line_than_a_bound(monkeypatch: pytest.MonkeyPa
 def test_the_verdict_is_found_behind_a_flood_of_words() -> None:
     words = "\n".join(["remote: nonsense"] * 1000 + ["fatal: loose object 1234 is corrupt"])
     assert isinstance(error_of(COMMAND, 128, words), CloneDamaged)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("fatal: repository 'https://host/openssl/rustls-certificate/' not found", AccessDenied),
+        ("fatal: unable to access 'https://host/openssl/tls/': The requested URL returned error: 404", AccessDenied),
+        ("fatal: couldn't find remote ref refs/heads/tls-corrupt", RefNotFound),
+        ("fatal: unable to access 'https://host/not-authorized/': SSL certificate problem", HostUnavailable),
+    ],
+)
+def test_the_name_of_a_repository_or_branch_means_nothing(said: str, error: type[GitError]) -> None:
+    assert type(error_of(COMMAND, 128, said)) is error
 
 
 def test_git_that_says_nothing_has_failed_all_the_same(hostile: HostileHost) -> None:
