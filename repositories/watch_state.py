@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from repositories.errors import AccessDenied, DocoraError, EndpointDisabled, sentence_for
+from repositories.errors import AccessDenied, DeliveryFailed, DocoraError, EndpointDisabled, sentence_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import Selection
 
@@ -134,6 +134,11 @@ def settle(watches: QuerySet[Watch], *, is_empty: bool = False) -> None:
         settled.update(**_SYNCED)
 
 
+def failures_in_a_row(watch: Watch, code: str) -> int:
+    """Attempts that failed for this reason. Those of looks are no fault of the endpoint, and the reverse."""
+    return watch.retry_count if watch.last_error_code == code else 0
+
+
 def put_off(watch: Watch, error: DocoraError, *, attempts: int, until: datetime) -> None:
     """An attempt to deliver failed; the next one is not before `until`."""
     Watch.objects.filter(pk=watch.pk).update(
@@ -146,8 +151,9 @@ def put_off(watch: Watch, error: DocoraError, *, attempts: int, until: datetime)
 
 
 def note_repository_failure(watches: QuerySet[Watch], error: DocoraError, *, failures: int) -> None:
-    """Every watch of a repository that cannot be read shows why; one whose own token is refused keeps its reason."""
-    watches.filter(access_denied_at=None).update(
+    """Every watch of a repository that cannot be read shows why. One whose own token or endpoint fails keeps its
+    reason, and the count of its attempts."""
+    watches.filter(access_denied_at=None).exclude(last_error_code=DeliveryFailed.code).update(
         status=_after(failures) if error.retriable else WatchStatus.FAILED,
         retry_count=failures,
         last_error_code=error.code,

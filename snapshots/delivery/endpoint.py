@@ -56,13 +56,17 @@ def note_success(app: App, *, slowest: float) -> None:
             log.info("%s answers in time again: back from the slow lane", app)
 
 
+def note_part(app: App, *, accepted_some: bool) -> None:
+    """A run that ended before its end. One accepted message is enough to say that the endpoint works."""
+    if accepted_some:
+        App.objects.filter(pk=app.pk).exclude(failing_since=None).update(failing_since=None)
+
+
 def note_failure(app: App, *, accepted_some: bool) -> None:
     """Remembers since when the endpoint has accepted nothing at all."""
-    rows = App.objects.filter(pk=app.pk)
-    if accepted_some:
-        rows.exclude(failing_since=None).update(failing_since=None)
-    else:
-        rows.filter(failing_since=None).update(failing_since=timezone.now())
+    note_part(app, accepted_some=accepted_some)
+    if not accepted_some:
+        App.objects.filter(pk=app.pk, failing_since=None).update(failing_since=timezone.now())
     app.refresh_from_db(fields=["failing_since"])
 
 

@@ -204,14 +204,15 @@ def _failure(watch: Watch) -> _Notice | None:
     if until is None:
         return None
     message = sentence_for(repository.last_error_code, times=repository.consecutive_failures)
-    payload = _failed(watch, message, "open", noticed_at=repository.last_checked_at)
+    attempts = repository.consecutive_failures
+    payload = _failed(watch, message, "open", attempts=attempts, noticed_at=repository.last_checked_at)
     return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(until))
 
 
 def _refusal(watch: Watch) -> _Notice | None:
     if watch.access_denied_at is None:
         return None
-    payload = _failed(watch, _REFUSED, "closed", noticed_at=watch.access_denied_at)
+    payload = _failed(watch, _REFUSED, "closed", attempts=watch.retry_count, noticed_at=watch.access_denied_at)
     return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(watch.access_denied_at))
 
 
@@ -229,13 +230,13 @@ def _recovery(watch: Watch) -> _Notice | None:
     return _Notice(event=SYNC_RECOVERED, payload=payload, occasion=f"{repository.last_checked_at}")
 
 
-def _failed(watch: Watch, message: str, circuit: str, *, noticed_at: datetime | None) -> dict[str, Any]:
+def _failed(watch: Watch, message: str, circuit: str, *, attempts: int, noticed_at: datetime | None) -> dict[str, Any]:
     return {
         "event": SYNC_FAILED,
         "repository": describe(watch.repository),
         "error": {"type": "git_failure", "message": message},
         "circuit_breaker": _circuit(watch.repository, circuit),
-        "retry_count": watch.retry_count,
+        "retry_count": attempts,
         "timestamp": iso(timezone.now()),
         **origin(_branch(watch), noticed_at),
     }

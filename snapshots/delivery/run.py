@@ -22,7 +22,7 @@ from django.db import transaction
 
 from repositories import watch_state
 from repositories.base import counters
-from repositories.errors import CloneDamaged
+from repositories.errors import CloneDamaged, DeliveryFailed
 from repositories.git.clones import Blobs
 from repositories.models import Watch
 from repositories.repo_lock import HeldLock
@@ -263,7 +263,8 @@ class Run:
     @property
     def _refusals_are_about_files(self) -> bool:
         """An endpoint that accepts other files, or that refuses after many attempts, means these files."""
-        return self._accepted_some or self._watch.retry_count >= settings.MAX_RETRY_ATTEMPTS
+        attempts = watch_state.failures_in_a_row(self._watch, DeliveryFailed.code)
+        return self._accepted_some or attempts >= settings.MAX_RETRY_ATTEMPTS
 
     def _fail(self, outcome: Outcome) -> None:
         if not self._failure:

@@ -163,6 +163,7 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
             return _after_failure(watch, told, told.failure, lane)
     if not told.everything:
         watch_state.end_delivery(watch)
+        endpoint.note_part(watch.app, accepted_some=told.accepted_some)
         return 0.0
     delete_obsolete_parked_files(watch, snapshot.sequence)
     _complete(watch, snapshot, lane, counts)
@@ -219,7 +220,7 @@ def _move_to_slow_lane(watch: Watch, reason: str) -> None:
 
 def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0, afresh: bool = False) -> float:
     """The pauses grow from attempt to attempt, but not for an endpoint that takes a part each time."""
-    attempts = 1 if afresh else watch.retry_count + 1
+    attempts = 1 if afresh else watch_state.failures_in_a_row(watch, error.code) + 1
     pause = max(timing.pause_after(attempts), at_least)
     watch_state.put_off(watch, error, attempts=attempts, until=timezone.now() + timedelta(seconds=pause))
     log.warning("Telling %s about %s failed (attempt %d): %s", watch.app, watch.repository, attempts, error)

@@ -1,6 +1,9 @@
 """A delivery run: what it writes down, the ids of its messages, their order, and to whom it gives way."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
@@ -163,6 +166,19 @@ def test_a_long_run_gives_way_and_goes_on_at_the_back_of_its_queue(
     assert alice.files[watch.repository.public_id] == many.files()
     assert alice.problems == []
     assert len(alice.requests) == 60
+
+
+def test_an_endpoint_that_accepts_a_part_of_a_long_run_does_not_fail_any_more(
+    alice_app: App, alice: Receiver, many: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watches.watch(alice_app, many.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    App.objects.update(max_in_flight=1, failing_since=timezone.now() - timedelta(days=4))
+    monkeypatch.setattr(tell, "_BUDGET", 0.1)
+    with alice.faults.put(ReceiverFault(delay=0.02)):
+        while not watch.delivered.exists():
+            assert tell.deliver(watch.pk, job_id="a part") == 0.0, "the run has not told everything"
+    assert App.objects.get().failing_since is None
 
 
 def test_a_missing_blob_has_the_clone_made_anew(

@@ -9,8 +9,9 @@ from pytest_django import Settings
 
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
-from repositories import accounts, watches
+from repositories import accounts, watch_state, watches
 from repositories.base import queue
+from repositories.errors import HostUnavailable
 from repositories.models import App, Watch, WatchStatus
 from repositories.selection import Selection
 from snapshots.delivery import redelivery, tell
@@ -145,6 +146,37 @@ def test_refusals_that_may_be_the_endpoints_fault_are_believed_after_some_attemp
             try_again(work)
         assert try_again(work).status == WatchStatus.SYNCED
     assert (Parked.objects.count(), Delivered.objects.count()) == (60, 1)
+
+
+def test_failed_looks_are_no_attempts_to_deliver(
+    alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, settings: Settings
+) -> None:
+    pictures.commit({"z.md": "text"})
+    watch = watches.watch(alice_app, pictures.url)
+    work()
+    watch_state.note_repository_failure(Watch.objects.all(), HostUnavailable("away"), failures=99)
+    pictures.commit(SIXTY)
+    with alice.faults.put(ReceiverFault(status=400)):
+        snapshot(watch, work)
+    watch.refresh_from_db()
+    assert (watch.status, watch.retry_count) == (WatchStatus.PENDING, 1)
+    assert not Parked.objects.exists()
+
+
+def test_a_failed_look_does_not_make_the_endpoint_look_well(
+    alice_app: App, alice: Receiver, pictures: HostedRepository, work: Work, settings: Settings
+) -> None:
+    pictures.commit({"z.md": "text"})
+    with alice.faults.put(ReceiverFault(status=503)):
+        watches.watch(alice_app, pictures.url)
+        work()
+        for _ in range(settings.MAX_RETRY_ATTEMPTS - 1):
+            before = try_again(work)
+        watch_state.note_repository_failure(Watch.objects.all(), HostUnavailable("away"), failures=1)
+        assert Watch.objects.get().retry_count == before.retry_count
+        watch = try_again(work)
+    assert (watch.status, watch.last_error_code) == (WatchStatus.FAILED, "delivery-failed")
+    assert watch.retry_count == settings.MAX_RETRY_ATTEMPTS + 1
 
 
 def test_who_takes_a_part_each_time_is_not_made_to_wait_longer_and_longer(
