@@ -182,8 +182,8 @@ class _Lane:
         self.handle.setopt(pycurl.POSTFIELDS, b"")
 
     def _take_head(self, line: bytes) -> int | None:
-        if line.startswith(b"HTTP/"):
-            self._head.clear()  # what came before was informational
+        if line.startswith(b"HTTP/") and self._head and not self._head[-1].strip():
+            self._head.clear()  # a head before this one was informational
         self._head.append(line)
         self._head_size += len(line)
         return _STOP if self._head_size > _LONGEST_HEAD else None
@@ -208,7 +208,7 @@ class _Lane:
             error, kind = self._explain(code, said)
             return Reply(status=None, error=error.rstrip(". ").removesuffix(":"), error_class=kind)
         status = self.handle.getinfo(pycurl.RESPONSE_CODE)
-        _, written, *reason = self._head[0].split()
+        _, written, reason = [*self._head[0].split(maxsplit=2), b"", b""][:3]
         if written != b"%d" % status:  # the library takes 2000 for 200
             return Reply(
                 status=None, error=f"{self._target.address} answered no status of HTTP", error_class="protocol"
@@ -217,7 +217,7 @@ class _Lane:
             return Reply(status=status, body=self._body)
         return Reply(
             status=status,
-            reason=b" ".join(reason).decode(errors="surrogateescape"),
+            reason=reason.strip().decode(errors="surrogateescape"),
             retry_after=self._header(b"retry-after"),
             body=self._body,
         )

@@ -252,6 +252,16 @@ class TestAnswers:
         with server(saying(said)) as url:
             assert post(url).status == 202
 
+    @pytest.mark.parametrize("name", [b"HTTP/", b"HTTP/x:1", b"HTTP/1.1 500 No: x"])
+    def test_a_header_that_looks_like_a_status_is_a_header(self, name: bytes) -> None:
+        with server(saying(b"HTTP/1.1 202 Accepted\r\n" + name + b": 1\r\nContent-Length: 0\r\n\r\n")) as url:
+            assert post(url).status == 202
+
+    def test_a_trailer_that_looks_like_a_status_is_no_acceptance(self) -> None:
+        said = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: HTTP/x\r\n\r\n0\r\nHTTP/x:1\r\n\r\n"
+        with server(saying(said)) as url:
+            assert post(url).error_class in {"", "protocol"}
+
     def test_a_change_of_protocol_is_no_acceptance(self) -> None:
         with server(saying(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")) as url:
             assert not post(url, timeout=1).accepted
