@@ -70,6 +70,7 @@ class WatchNow(NamedTuple):
 
     generation: int
     restarts: int
+    is_refused: bool
     files: int
     digest: str
     step: str
@@ -77,7 +78,7 @@ class WatchNow(NamedTuple):
 
 
 _COLUMNS = """
-"generation", "restarts", "files", "digest", "step",
+"generation", "restarts", "access_denied_at" IS NOT NULL, "files", "digest", "step",
 EXISTS (SELECT 1 FROM "snapshots_parked" WHERE "watch_id" = "repositories_watch"."id")
 """
 _READ_WATCH = f'SELECT {_COLUMNS} FROM "repositories_watch" WHERE "id" = %s'  # noqa: S608  our own words

@@ -49,7 +49,7 @@ class WatchGone(Exception):
 
 
 class Outdated(Exception):
-    """Somebody asked for something else meanwhile: compare again."""
+    """Somebody asked for something else meanwhile, or the host refuses the token: ask and compare again."""
 
 
 class TakesLong(Exception):
@@ -272,7 +272,8 @@ class Run:
         self._client.drop_waiting()
 
     def _record(self, *, park_all: bool = False) -> None:
-        """Commit what was answered, unless the lock is lost or somebody has asked for something else meanwhile."""
+        """Commit what was answered. End the run if the lock is lost, the host refuses the token, or somebody has asked for
+        something else meanwhile."""
         self._held.check()
         self._recorded_at = time.monotonic()
         outcomes, self._outcomes = self._outcomes, []
@@ -281,7 +282,7 @@ class Run:
             if now is None:
                 raise WatchGone
             is_current = now.generation == self._watch.generation
-            goes_on = is_current and now.restarts == self._watch.restarts
+            goes_on = is_current and now.restarts == self._watch.restarts and not now.is_refused
             # The log keeps every attempt. What the app has is written only for the generation that was compared.
             _recording.log_attempts(self._watch, self._snapshot, outcomes)
             if is_current:

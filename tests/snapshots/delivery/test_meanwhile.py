@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from docora.demo.githost import HostedRepository
+from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import ReceivedRequest, Receiver, ReceiverFault
-from repositories import accounts, messages, watches
+from repositories import accounts, messages, watch_state, watches
 from repositories.base import queue
+from repositories.errors import AccessDenied
 from repositories.models import App, Watch, WatchStatus
 from repositories.repo_lock import LockLostError, repo_lock
 from snapshots import look as snapshots
@@ -206,6 +207,25 @@ def test_a_watch_that_is_renewed_in_the_middle_delivers_everything(
     assert alice.files[watch.repository.public_id] == many.files()
     ids = [request.headers["webhook-id"] for request in alice.requests]
     assert len(set(ids)) == len(ids) >= 70
+
+
+def test_a_refusal_stops_a_delivery_under_way(
+    alice_app: App, alice: Receiver, many: HostedRepository, git_host: GitHost, work: Work
+) -> None:
+    App.objects.update(max_in_flight=1)
+    watch = watches.watch(alice_app, many.url)
+
+    def refuse() -> None:
+        watch_state.refuse(Watch.objects.get(), AccessDenied("The token was revoked."))
+
+    alice.on_request = lambda _: _after(alice, 10, refuse)
+    queue.drop(messages.snapshot_job(watch.repository_id))
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    with git_host.faults.put(GitFault(status=404)):
+        work()
+    assert 10 <= len(alice.requests) < 20
+    assert set(alice.files[watch.repository.public_id]) == set(watch.delivered.values_list("file__path", flat=True))
+    assert Watch.objects.get().status == WatchStatus.FAILED
 
 
 def _after(receiver: Receiver, number: int, act: Callable[[], object]) -> None:
