@@ -272,7 +272,7 @@ class Run:
         self._client.drop_waiting()
 
     def _record(self, *, park_all: bool = False) -> None:
-        """Commit what was answered. End the run if the lock is lost, the host refuses the token, or somebody has asked for
+        """Commit what was answered. The run ends if the lock is lost, the host refuses the token, or somebody asked for
         something else meanwhile."""
         self._held.check()
         self._recorded_at = time.monotonic()
