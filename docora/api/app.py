@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
 from docora.api.auth import app_of
-from docora.api.schemas import Problem
+from docora.api.schemas import Problem, WholeNumber
 from docora.api.unknown_fields import RequestBody
 from docora.limits import seats
 from repositories import accounts
@@ -45,7 +45,7 @@ class AppChanges(RequestBody):
 
 class RotationRequest(RequestBody):
     webhook_key: str | None = Field(None, min_length=16, max_length=500, description="Nothing: one is generated.")
-    overlap_seconds: int = Field(
+    overlap_seconds: WholeNumber = Field(
         _ONE_DAY, ge=0, le=30 * _ONE_DAY, description="So long webhooks are signed with the old key, too."
     )
 
@@ -59,7 +59,7 @@ class RotatedKey(Schema):
 
 
 class TokenRotationRequest(RequestBody):
-    overlap_seconds: int = Field(
+    overlap_seconds: WholeNumber = Field(
         _ONE_DAY,
         ge=0,
         le=30 * _ONE_DAY,

@@ -46,7 +46,7 @@ class DeliveryAttempt(Schema):
     status: int | None = Field(description="The HTTP status of the answer; nothing: there was none.")
     accepted: bool
     error: str | None
-    answer: str | None = Field(description="The beginning of an answer that was not an acknowledgement.")
+    answer: str | None = Field(description="The beginning of the body of the answer.")
     milliseconds: int
     attempted_at: datetime
 
@@ -80,7 +80,9 @@ class DeliveryPage(Schema):
 def list_deliveries(
     request: HttpRequest,
     repository_id: str,
-    path: Annotated[str, Query(max_length=10_000, description="Only attempts about this path.")] = "",
+    path: Annotated[
+        str, Query(max_length=10_000, pattern=r"^[^\x00]*$", description="Only attempts about this path.")
+    ] = "",
     event: Annotated[Event | None, Query(description="Only attempts of this kind.")] = None,
     status: Annotated[int | None, Query(ge=100, le=599, description="Only attempts with this answer.")] = None,
     failed: Annotated[bool, Query(description="Only attempts that were not acknowledged.")] = False,

@@ -12,7 +12,7 @@ from redis import RedisError
 
 from docora.api.auth import app_of, spent_by
 from docora.api.reading import watch_to_show
-from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message, Problem
+from docora.api.schemas import REFUSED, REMOTE, UNKNOWN, Cursor, Limit, Message, Problem, WholeNumber
 from docora.api.unknown_fields import RequestBody
 from docora.limits import rate, seats
 from repositories import access, circuit, hints, watches
@@ -34,7 +34,7 @@ DRY_RUN_PATIENCE = 20.0
 Token = Annotated[str, Field(max_length=2000, pattern=r"^[!-~]*$")]
 Glob = Annotated[str, Field(min_length=1, max_length=LONGEST_GLOB), AfterValidator(check_glob)]
 Globs = Annotated[list[Glob], Field(max_length=MOST_GLOBS)]
-FileSize = Annotated[int, Field(ge=1, le=2**53)]
+FileSize = Annotated[WholeNumber, Field(ge=1, le=2**53)]
 RefName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(check_ref_name)]
 Url = Annotated[str, Field(max_length=2000, examples=["https://github.com/owner/name"])]
 

@@ -3,6 +3,16 @@
 from typing import Annotated
 
 from ninja import Field, Query, Schema
+from pydantic import BeforeValidator
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number, not true or false")
+    return value
+
+
+WholeNumber = Annotated[int, BeforeValidator(_no_bool)]
 
 
 class FieldProblem(Schema):

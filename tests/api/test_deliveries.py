@@ -42,6 +42,12 @@ def test_the_log_shows_every_attempt_newest_first(alice_api: Api, watched: str, 
     assert attempts(alice_api, f"{watched}/deliveries?failed=true") == []
 
 
+@pytest.mark.parametrize("question", ["path=%00", "status=99", "since=yesterday", "event=delte"])
+def test_a_filter_that_makes_no_sense_is_422(alice_api: Api, watched: str, question: str) -> None:
+    answer = alice_api.get(f"{watched}/deliveries?{question}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "malformed")
+
+
 def test_the_log_is_filtered_by_path_event_status_and_time(
     alice_api: Api, alice: Receiver, watched: str, remote: HostedRepository, work: Work
 ) -> None:

@@ -235,7 +235,15 @@ def test_other_options_end_the_cursors_of_the_feed(handbook: str, alice_api: Api
 
 @pytest.mark.any_database
 @pytest.mark.parametrize(
-    "body", [{"include": ["/absolute"]}, {"max_file_size": 0}, {"branch": "next"}, {"github_token": "x"}, []]
+    "body",
+    [
+        {"include": ["/absolute"]},
+        {"max_file_size": 0},
+        {"max_file_size": True},
+        {"branch": "next"},
+        {"github_token": "x"},
+        [],
+    ],
 )
 def test_wrong_options_are_422_and_change_nothing(handbook: str, alice_api: Api, body: Any) -> None:
     assert alice_api.call("PATCH", handbook, body).status_code == 422

@@ -76,7 +76,7 @@ def test_a_loop_of_rotations_locks_nobody_out(old: str) -> None:
 
 
 @pytest.mark.any_database
-@pytest.mark.parametrize("overlap", [-1, 31 * 86_400, "long"])
+@pytest.mark.parametrize("overlap", [-1, 31 * 86_400, "long", True])
 def test_an_overlap_that_cannot_be_is_422(old: str, overlap: Any) -> None:
     assert rotate(old, overlap_seconds=overlap)["code"] == "malformed"
     assert not PreviousBearer.objects.exists()
