@@ -110,13 +110,19 @@ def _ask_for_repair(repository: Repository, *, job_id: str) -> None:
 def _unneeded_pins(keys: list[str]) -> Iterator[Finding]:
     for key in keys:
         try:
-            unneeded = clones.pins(key) - _needed_commits(key)
+            unneeded = _unneeded_commits(key)
         except GitError as error:
             log.warning("The refs of %s cannot be read: %s", key, error)
             continue
         if unneeded or clones.count_packs(key) > _MOST_PACKS:
             problem = f"{len(unneeded)} commits that nobody needs, {clones.count_packs(key)} packs"
             yield Finding(key, problem, partial(_tidy, key))
+
+
+def _unneeded_commits(clone_key: str) -> set[str]:
+    """Pinned long ago and not needed. One that was pinned lately may be that of a snapshot that is being written."""
+    lately = (timezone.now() - _PIN_AGE).timestamp()
+    return clones.pins(clone_key) - clones.pinned_since(clone_key, lately) - _needed_commits(clone_key)
 
 
 def _needed_commits(clone_key: str) -> set[str]:
@@ -135,7 +141,7 @@ def _needed_commits(clone_key: str) -> set[str]:
 
 def _tidy(clone_key: str, *, job_id: str) -> None:
     with repo_lock(clone_key, job_id=job_id, wait=0) as held:
-        unneeded = clones.pins(clone_key) - _needed_commits(clone_key)
+        unneeded = _unneeded_commits(clone_key)
         if unneeded:
             clones.unpin(clone_key, unneeded, held=held)
         if clones.count_packs(clone_key) > 1:

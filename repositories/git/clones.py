@@ -42,6 +42,7 @@ __all__ = [
     "pack",
     "path_of",
     "pin_of",
+    "pinned_since",
     "pins",
     "refresh",
     "unpin",
@@ -200,6 +201,16 @@ def pins(clone_key: str) -> set[str]:
     return set(
         _commands.read(path_of(clone_key), "for-each-ref", "--format=%(refname:lstrip=3)", _PIN).decode().split()
     )
+
+
+def pinned_since(clone_key: str, moment: float) -> set[str]:
+    """The commits that were pinned later than this, in seconds since 1970. Git packs older pins into one file."""
+    found = set()
+    for path in (path_of(clone_key) / _PIN).glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # unpinned or packed meanwhile
+            if path.stat().st_mtime > moment:
+                found.add(path.name)
+    return found
 
 
 def unpin(clone_key: str, commits: Iterable[str], *, held: HeldLock) -> None:

@@ -22,6 +22,7 @@ from repositories.models import Watch
 from snapshots import look, manifest, reconcile, retention
 from snapshots.models import Delivered, Delivery, File, FileVersion, Snapshot
 from snapshots.schedule import tick
+from tests.support.pins import age_pins
 from tests.support.service import ROOT
 from tests.support.worker import Work
 
@@ -63,6 +64,7 @@ def test_after_a_year_each_table_has_what_its_setting_allows(
         work()
         note(operator)
         pass_time(timedelta(days=7))
+        age_pins(watch.repository.clone_key)
         tick()
         reconcile.run(job_id="reconcile")
         sizes.append(measured(watch))

@@ -19,8 +19,9 @@ from repositories import access, accounts, watches
 from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.repo_lock import repo_lock
-from snapshots import history, holdings, manifest, reconcile
+from snapshots import history, holdings, look, manifest, reconcile
 from snapshots.models import File, FileVersion, Snapshot
+from tests.support.pins import age_pins
 from tests.support.worker import Work
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,10 +85,28 @@ class TestReconcile:
         assert clones.pins(watch.repository.clone_key) == {first, remote.tip()}
         assert reconcile.run(job_id="test") == 0
         Snapshot.objects.update(taken_at=timezone.now() - timedelta(hours=7))
+        age_pins(watch.repository.clone_key)
         assert reconcile.run(job_id="test") == 1
         assert clones.pins(watch.repository.clone_key) == {remote.tip()}
         commit_and_sync(remote, work, "third")
         assert str(remote.tip()) in clones.pins(watch.repository.clone_key)
+
+    def test_a_commit_stays_pinned_while_its_snapshot_is_being_written(
+        self, watch: Watch, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The lock is free then, and no row names the commit yet."""
+        key, write = watch.repository.clone_key, manifest.write
+
+        def write_later(*args: Any, **kwargs: Any) -> bool:
+            assert reconcile.run(job_id="meanwhile") == 0
+            assert str(remote.tip()) in clones.pins(key)
+            return write(*args, **kwargs)
+
+        monkeypatch.setattr(manifest, "write", write_later)
+        Snapshot.objects.update(taken_at=timezone.now() - timedelta(hours=7))
+        remote.commit({"README.md": "second"})
+        look.take_snapshot(watch.repository_id, job_id="look")
+        assert Repository.objects.get().commit_sha == remote.tip()
 
     def test_the_commit_that_was_the_newest_until_lately_stays_pinned(
         self, watch: Watch, remote: HostedRepository, work: Work
