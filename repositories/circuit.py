@@ -79,7 +79,8 @@ def count_failure(repository: Repository, error: DocoraError, *, while_fetching:
         log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
         messages.announce_failure(repository.pk)
     if while_fetching or not isinstance(error, HostUnavailable):
-        row.update(next_check_at=F("circuit_open_until"))
+        # Not if somebody has just closed it, and asked for a look.
+        row.exclude(circuit_open_until=None).update(next_check_at=F("circuit_open_until"))
         return None
     pause = _pause_before_probe(failures - settings.CIRCUIT_BREAKER_THRESHOLD)
     probe_at = timezone.now() + timedelta(seconds=pause)

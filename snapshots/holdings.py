@@ -13,7 +13,7 @@ def recorded(watch: Watch) -> Holdings:
 
 
 def counted(watch: Watch) -> Holdings:
-    """Every row is read, one by one: for checks, not for every day."""
+    """Every row is read, one by one: for the hourly reconcile, not for a delivery or a page."""
     rows = Delivered.objects.filter(HELD, watch=watch).values_list("file__path", "file__raw_path", "sha256")
     return digests.of_files(
         (path.encode() if raw is None else bytes(raw), bytes(sha256))

@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from docora.console.base import BoundedPaginator
 from docora.console.display import list_url, number, plural
 from docora.console.operations import write_log
 from docora.console.retries import retry
@@ -31,6 +32,7 @@ from snapshots.models import Delivery
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _KEPT_FOR = 24 * 3600
+_MOST = BoundedPaginator.MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Progress:
 
 def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
     verb, run_id = VERBS[name], secrets.token_hex(8)
+    if refusal := _refusal(request, verb, rows):
+        return refusal
     chosen = list(verb.rows.filter(pk__in=rows.values("pk")))
     others = f", with {plural(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
     write_log(request, chosen, f"{verb.label}{others}")
@@ -101,6 +105,8 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
     """Ask first; the answer comes back as the same action with `confirmed`."""
     if "confirmed" in request.POST:
         return start(request, name, rows)
+    if refusal := _refusal(request, VERBS[name], rows):
+        return refusal
     options, select_across = VERBS[name].model._meta, request.POST.get("select_across") or "0"
     context = {
         **admin.site.each_context(request),
@@ -117,6 +123,14 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
     return TemplateResponse(request, "docora/console/confirm.html", context)
 
 
+def _refusal(request: HttpRequest, verb: Verb, rows: QuerySet[Any]) -> HttpResponse | None:
+    """A list counts no further than this: selecting all of a longer one would choose more rows than the page says."""
+    if rows.order_by().values("pk")[: _MOST + 1].count() <= _MOST:
+        return None
+    messages.error(request, f"These are more than {number(_MOST)}. Narrow the list first, by a filter or a search.")
+    return HttpResponseRedirect(list_url(verb.model))
+
+
 def run(run_id: str) -> None:
     """Started by a message; see repositories/messages.py."""
     if not _RUN_ID.fullmatch(run_id):
@@ -125,15 +139,24 @@ def run(run_id: str) -> None:
     while (progress := progress_of(run_id)) and not progress.is_over:
         keys = [int(key) for key in connection.lrange(_left_key(run_id), 0, progress.verb.at_once - 1)]
         rows = list(progress.verb.rows.filter(pk__in=keys))
-        try:
-            if rows:  # else they are gone, and there is nothing to be done
-                progress.verb.run(rows)
-        except DocoraError as error:
-            connection.hincrby(_key(run_id), "failed", len(keys))
-            # Of a batch it is not known which row it was.
-            facts: dict[Any, Any] = {"last_error": str(error), "last_failed": rows[0].pk if len(rows) == 1 else ""}
-            connection.hset(_key(run_id), mapping=facts)
+        _run_batch(run_id, progress.verb, rows)
         connection.ltrim(_left_key(run_id), len(keys), -1)
+
+
+def _run_batch(run_id: str, verb: Verb, rows: list[Any]) -> None:
+    """If one row of a batch fails, each is done alone: the others do not fail with it."""
+    if not rows:  # they are gone, and there is nothing to be done
+        return
+    try:
+        verb.run(rows)
+    except DocoraError as error:
+        if len(rows) > 1:
+            for row in rows:
+                _run_batch(run_id, verb, [row])
+            return
+        facts: dict[Any, Any] = {"last_error": str(error), "last_failed": rows[0].pk}
+        queue.connection().hincrby(_key(run_id), "failed", 1)
+        queue.connection().hset(_key(run_id), mapping=facts)
 
 
 def progress_of(run_id: str) -> Progress | None:

@@ -135,7 +135,8 @@ def _redeliver(deliveries: list[Delivery]) -> None:
     last = {row.path: row for row in deliveries if row.event in _FILE_EVENTS}
     if last:
         with transaction.atomic():
-            _hold(watch)
+            if not _hold(watch):
+                return
             for batch in batches(last.items()):
                 _mark(watch, dict(batch))
             _ask_again(watch)

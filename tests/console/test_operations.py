@@ -343,6 +343,45 @@ def test_a_run_goes_on_after_a_row_that_fails(operator: Client, watch: Watch, mo
     assert f'href="{reverse("admin:repositories_watch_change", args=[watch.pk])}"' in page
 
 
+def test_the_deliveries_of_a_disabled_app_do_not_keep_others_from_being_sent_again(
+    operator: Client, alice_app: App, bob_app: App, bob: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    for app in (alice_app, bob_app):
+        watches.watch(app, remote.url)
+    work()
+    accounts.disable_app(alice_app, "gone")
+    bob.requests.clear()
+    answer = operator.post(
+        reverse("admin:snapshots_delivery_changelist"),
+        {"action": "redeliver_selected", "_selected_action": [row.pk for row in Delivery.objects.all()]},
+    )
+    work()
+    assert {request.path for request in bob.requests} == set(remote.files())
+    progress = bulk.progress_of(answer["Location"].rstrip("/").rpartition("/")[2])
+    assert progress
+    assert (progress.done, progress.failed) == (6, 3)
+
+
+@pytest.mark.parametrize("action", ["retry_selected", "resync_selected"])
+def test_more_rows_than_a_list_counts_are_not_chosen_at_once(
+    operator: Client,
+    alice_app: App,
+    bob_app: App,
+    remote: HostedRepository,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    monkeypatch.setattr(bulk, "_MOST", 1)
+    made = [watches.watch(app, remote.url) for app in (alice_app, bob_app)]
+    answer = operator.post(
+        reverse("admin:repositories_watch_changelist"),
+        {"action": action, "_selected_action": [made[0].pk], "select_across": "1"},
+        follow=True,
+    )
+    assert "more than 1. Narrow the list first" in answer.content.decode()
+    assert not LogEntry.objects.exists()
+
+
 def test_a_selection_of_deliveries_is_one_request_for_each_watch(
     operator: Client, watch: Watch, alice: Receiver, work: Work
 ) -> None:
