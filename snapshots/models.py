@@ -11,16 +11,19 @@ from django.utils import timezone
 from repositories.models import App, Repository, Watch
 from snapshots.paths import GitPath
 
-# An attempt whose answer was 2xx, as a condition and as a function.
-ACCEPTED = Q(status__gte=200, status__lt=300)
+# An attempt was accepted if its answer was 2xx, or 404 to a delete: the app does not have the file.
+_GONE_BEFORE = Q(event="delete", status=404)
+ACCEPTED = Q(status__gte=200, status__lt=300) | _GONE_BEFORE
 # In this order, SQLite finds that REFUSED alone, and no answer alone, are parts of the index of those that failed.
-REFUSED = Q(status__lt=200) | Q(status__gte=300)
+_NOT_2XX = Q(status__lt=200) | Q(status__gte=300)
 NO_ANSWER = Q(status__isnull=True)
-NOT_ACCEPTED = REFUSED | NO_ANSWER
+_INDEXED = _NOT_2XX | NO_ANSWER
+REFUSED = _NOT_2XX & ~_GONE_BEFORE
+NOT_ACCEPTED = _INDEXED & ~_GONE_BEFORE
 
 
-def is_accepted(status: int | None) -> bool:
-    return status is not None and 200 <= status < 300
+def is_accepted(status: int | None, event: str = "") -> bool:
+    return status is not None and (200 <= status < 300 or (event == "delete" and status == 404))
 
 
 # A row of Delivered for a content that the app has. The others only ask for a delete to be repeated.
@@ -227,8 +230,8 @@ class Delivery(models.Model):
             models.Index(fields=["attempted_at"], name="delivery_attempted"),
             models.Index(fields=["watch", "-attempted_at"], name="delivery_watch_attempted"),
             # Few among many: to find them would else be to read the whole log. An accepted one costs nothing here.
-            models.Index(fields=["attempted_at"], condition=NOT_ACCEPTED, name="delivery_failed"),
-            models.Index(fields=["watch", "-attempted_at"], condition=NOT_ACCEPTED, name="delivery_watch_failed"),
+            models.Index(fields=["attempted_at"], condition=_INDEXED, name="delivery_failed"),
+            models.Index(fields=["watch", "-attempted_at"], condition=_INDEXED, name="delivery_watch_failed"),
         ]
 
     def __str__(self) -> str:
@@ -236,4 +239,4 @@ class Delivery(models.Model):
 
     @property
     def was_accepted(self) -> bool:
-        return is_accepted(self.status)
+        return is_accepted(self.status, self.event)

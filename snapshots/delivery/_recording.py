@@ -17,7 +17,7 @@ from snapshots import rows
 from snapshots.changes import Change, Event, rows_of
 from snapshots.delivery.webhooks import Answer
 from snapshots.digests import Holdings
-from snapshots.models import Delivered, Delivery, Parked, Snapshot
+from snapshots.models import Delivered, Delivery, Parked, Snapshot, is_accepted
 from snapshots.steps import Step
 
 # 4xx answers that are about the endpoint or the moment. Every other 4xx is about the one file.
@@ -40,8 +40,7 @@ class Outcome:
 
     @property
     def accepted(self) -> bool:
-        """404 to a delete counts as accepted: the app does not have the file."""
-        return self.answer.accepted or (self.answer.status == 404 and self.change.event is Event.DELETE)
+        return is_accepted(self.answer.status, self.change.event)
 
     @property
     def is_about_the_file(self) -> bool:
@@ -191,8 +190,8 @@ def _attempt(outcome: Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
             now,
             answer.status,
             answer.milliseconds,
-            answer.error_class,
-            answer.error,
+            "" if outcome.accepted else answer.error_class,
+            "" if outcome.accepted else answer.error,
             answer.text,
         ),
     )

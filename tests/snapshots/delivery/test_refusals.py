@@ -16,7 +16,7 @@ from repositories.models import App, Watch, WatchStatus
 from repositories.selection import Selection
 from snapshots.delivery import redelivery, tell
 from snapshots.look import take_snapshot
-from snapshots.models import Delivered, Delivery, Parked
+from snapshots.models import ACCEPTED, NOT_ACCEPTED, REFUSED, Delivered, Delivery, Parked
 from tests.snapshots.delivery.test_webhooks import server
 from tests.support.databases import first_on_every_database
 from tests.support.worker import Work
@@ -67,6 +67,10 @@ def test_who_does_not_have_what_it_is_to_delete_gets_it_when_it_comes_back(
     with alice.faults.put(ReceiverFault(events=("delete",), status=404)):
         assert try_again(work).status == WatchStatus.SYNCED
     assert Parked.objects.count() == 0
+    attempt = Delivery.objects.get(status=404)
+    assert (attempt.was_accepted, attempt.error, attempt.error_class) == (True, "", "")
+    assert [list(Delivery.objects.filter(each, status=404)) for each in (ACCEPTED, NOT_ACCEPTED)] == [[attempt], []]
+    assert not Delivery.objects.filter(REFUSED, status=404).exists()
     remote.commit({"README.md": "# Handbook\n"})
     snapshot(watch, work)
     assert alice.files[watch.repository.public_id] == remote.files()
