@@ -28,6 +28,7 @@ from snapshots.paths import GitPath
 log = logging.getLogger("docora.snapshots")
 
 _TOO_LARGE = "too-large"
+_SUBMODULE = "submodule"
 _MOST_LEFT_OUT = 1000
 
 
@@ -143,6 +144,9 @@ def _compare(repository: Repository, last: Snapshot | None, commit: str, blobs: 
         for listed in batches(trees.differences(blobs, last.commit_sha, commit)):
             yield from _changes(listed, _known(repository, listed), rules)
     else:
+        for item in last.left_out if last else ():
+            if item["reason"] == _SUBMODULE:  # the manifest does not have it; one that is still there is listed again
+                yield _Change(item["path"].encode(), "", "")
         yield from _all_changes(repository, commit, blobs, rules)
 
 
@@ -320,7 +324,7 @@ def _untouched(left_out: list[dict[str, Any]], batch: _Digested) -> list[dict[st
 def _left_out(batch: _Digested) -> Iterator[dict[str, Any]]:
     for change, digest in batch:
         if change.mode == trees.SUBMODULE:
-            yield {"path": GitPath(change.path).text, "reason": "submodule"}
+            yield {"path": GitPath(change.path).text, "reason": _SUBMODULE}
         elif change.blob and not digest.sha256:
             yield {"path": GitPath(change.path).text, "reason": _TOO_LARGE, "size": digest.size}
 

@@ -154,13 +154,22 @@ def test_a_full_comparison_finds_what_is_gone_in_any_batch(
     assert not {"3.md", "10.md", "19.md"} & current
 
 
-def test_a_submodule_that_is_gone_is_not_left_out_any_more(repository: Repository, remote: HostedRepository) -> None:
-    for content in (submodule("1" * 40), None):
-        remote.commit({"library": content})
+@pytest.mark.parametrize("in_full", [False, True], ids=["by the trees", "compared in full"])
+def test_a_submodule_that_is_gone_is_not_left_out_any_more(
+    repository: Repository, remote: HostedRepository, in_full: bool
+) -> None:
+    for number, content in enumerate((submodule("1" * 40), None)):
+        kept = {"kept": submodule("2" * 40)}
+        rules = {".docoraignore": f"*.{number}\n"} if in_full else {}
+        remote.commit({"library": content} | kept | rules)
         commit, fence = fetch(repository)
         assert manifest.write(repository.pk, commit, branch="main", fence=fence)
     left_out = Snapshot.objects.filter(repository=repository).order_by("sequence").values_list("left_out", flat=True)
-    assert [[item["path"] for item in items] for items in left_out] == [[], ["library"], []]
+    assert [[item["path"] for item in items] for items in left_out] == [
+        [],
+        ["kept", "library"],
+        ["kept"],
+    ]
 
 
 def test_packed_changes_take_less_than_half_of_what_objects_take() -> None:
