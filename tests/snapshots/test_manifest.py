@@ -159,9 +159,9 @@ def test_a_submodule_that_is_gone_is_not_left_out_any_more(
     repository: Repository, remote: HostedRepository, in_full: bool
 ) -> None:
     for number, content in enumerate((submodule("1" * 40), None)):
-        kept = {"kept": submodule("2" * 40)}
-        rules = {".docoraignore": f"*.{number}\n"} if in_full else {}
-        remote.commit({"library": content} | kept | rules)
+        remote.commit({"library": content, "kept": submodule("2" * 40)})
+        if in_full:
+            remote.commit({".docoraignore": f"*.{number}\n"})
         commit, fence = fetch(repository)
         assert manifest.write(repository.pk, commit, branch="main", fence=fence)
     left_out = Snapshot.objects.filter(repository=repository).order_by("sequence").values_list("left_out", flat=True)
