@@ -1,6 +1,6 @@
-"""Short requests that a web server may have answered several at a time, and what answers them so.
+"""What the web server and the API both know: how large a body may be, and how short requests are answered together.
 
-The web server and the API know each other by this alone.
+Neither imports anything else of the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import Protocol
 
 # Bytes that the body of a short request has at most.
 SHORT = 64 << 10
+# That any body has at most. GitHub sends no larger hooks.
+LARGEST = 25 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

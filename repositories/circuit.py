@@ -10,6 +10,7 @@ winner, so any number of workers announce once and probe once.
 
 import logging
 import math
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -37,20 +38,36 @@ _HEALTHY: dict[str, Any] = {
 }
 
 
-def claim_look(repository: Repository) -> bool:
-    """Whether the caller may look now. While the circuit is open nobody may. When a probe is due the first caller may,
-    and the circuit stays open for the others until that probe has succeeded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The look that one caller may take: for a probe, the columns of the circuit before it was claimed, and since."""
+
+    repository_id: int
+    before: dict[str, Any] = field(default_factory=dict)
+    since: dict[str, Any] = field(default_factory=dict)
+
+    def give_back(self) -> None:
+        """The caller could not look: the next one may probe instead, unless something has changed meanwhile."""
+        if self.since:
+            Repository.objects.filter(pk=self.repository_id, **self.since).update(**self.before)
+
+
+def claim_look(repository: Repository) -> Claim | None:
+    """None if the caller may not look now. While the circuit is open nobody may. When a probe is due the first caller
+    may, and the circuit stays open for the others until that probe has succeeded."""
     until, probe_at = repository.circuit_open_until, repository.probe_at
     if until is None:
-        return True
+        return Claim(repository_id=repository.pk)
     now = timezone.now()
-    unclaimed = _row(repository).filter(circuit_open_until=until, probe_at=probe_at)
+    if until > now and (probe_at is None or probe_at > now):
+        return None
+    before = {"circuit_open_until": until, "probe_at": probe_at}
     if until <= now:
-        return bool(unclaimed.update(circuit_open_until=now + _cooldown(), probe_at=None))
-    if probe_at is None or probe_at > now:
-        return False
-    # The next probe is planned before this one, in case its worker dies.
-    return bool(unclaimed.update(probe_at=now + timedelta(seconds=_PROBE_PAUSES[0])))
+        since = {"circuit_open_until": now + _cooldown(), "probe_at": None}
+    else:  # the next probe is planned before this one, in case its worker dies
+        since = {"circuit_open_until": until, "probe_at": now + timedelta(seconds=_PROBE_PAUSES[0])}
+    is_claimed = _row(repository).filter(**before).update(**since)
+    return Claim(repository_id=repository.pk, before=before, since=since) if is_claimed else None
 
 
 def count_success(repository: Repository) -> None:

@@ -37,7 +37,10 @@ LEFT JOIN repositories_watch watch ON watch.id = hook.watch_id
 LEFT JOIN repositories_repository repository ON repository.id = watch.repository_id
 WHERE hook.public_id IN
 """
-_OF_HOST = "SELECT id, ref, branch, sequence FROM repositories_repository WHERE clone_key IN (%s, %s)"
+# A host that does not tell upper from lower case may name a repository in another case than the app did.
+_OF_HOST = """
+SELECT id, ref, branch, sequence FROM repositories_repository WHERE lower(clone_key) IN (lower(%s), lower(%s))
+"""
 _LOG = "docora:hook:{}"
 _LOG_KEPT = 90 * 24 * 3600
 _LONGEST_EVENT = 60

@@ -17,6 +17,7 @@ from django.core.validators import (
 )
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Lower
 from django.utils import timezone
 
 from repositories.base.crypto import EncryptedField
@@ -206,7 +207,10 @@ class Repository(models.Model):
     fence = models.PositiveBigIntegerField(
         default=0,
         editable=False,
-        help_text="The lock's number at the newest fetch; a smaller one is refused.",
+        help_text="The lock's number at the newest fetch that was written; a smaller one is refused.",
+    )
+    fetch_fence = models.PositiveBigIntegerField(
+        default=0, editable=False, help_text="The lock's number at the newest fetch that was begun."
     )
 
     needs_repair = models.BooleanField(
@@ -236,6 +240,8 @@ class Repository(models.Model):
         ]
         indexes = [
             models.Index(fields=["next_check_at"], name="repository_due"),
+            # A git host names a pushed repository, perhaps in another case.
+            models.Index(Lower("clone_key"), name="repository_of_push"),
             # Few rows are in it: counting the open circuits costs what is open.
             models.Index(
                 fields=["circuit_open_until"],

@@ -3,15 +3,18 @@
 import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from repositories import hints
 from repositories.base import queue
 from repositories.models import App, Repository, Watch
+
+M = TypeVar("M", bound=Model)
 
 _LONGEST_PAUSE = 3600.0
 # A repository is looked at ten times within the time for which it has been quiet: after a minute every six seconds, if
@@ -112,9 +115,10 @@ def seconds_of_pause(watch: Watch) -> float | None:
     return rest if rest > 0.1 else None
 
 
-def not_paused(watches: QuerySet[Watch]) -> QuerySet[Watch]:
+def not_paused(rows: QuerySet[M]) -> QuerySet[M]:
+    """Of watches, or of what else has an app and a time for its next attempt."""
     now = timezone.now()
-    return watches.filter(
+    return rows.filter(
         Q(retry_at=None) | Q(retry_at__lte=now), Q(app__resting_until=None) | Q(app__resting_until__lte=now)
     )
 

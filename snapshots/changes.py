@@ -281,4 +281,4 @@ def paths_of(file_ids: list[int]) -> Iterator[tuple[int, GitPath]]:
     files = File.objects.filter(rows_of("pk", file_ids)).order_by("pk")
     for file_id, path, raw_path in files.values_list("pk", "path", "raw_path"):
         if file_id in wanted:
-            yield file_id, GitPath(path.encode() if raw_path is None else bytes(raw_path))
+            yield file_id, GitPath.of_row(path, raw_path)

@@ -6,6 +6,7 @@ from repositories.models import Watch
 from snapshots import digests
 from snapshots.digests import Holdings
 from snapshots.models import HELD, Delivered
+from snapshots.paths import GitPath
 
 
 def recorded(watch: Watch) -> Holdings:
@@ -16,8 +17,7 @@ def counted(watch: Watch) -> Holdings:
     """Every row is read, one by one: for the hourly reconcile, not for a delivery or a page."""
     rows = Delivered.objects.filter(HELD, watch=watch).values_list("file__path", "file__raw_path", "sha256")
     return digests.of_files(
-        (path.encode() if raw is None else bytes(raw), bytes(sha256))
-        for path, raw, sha256 in rows.iterator(chunk_size=2000)
+        (GitPath.of_row(path, raw).raw, bytes(sha256)) for path, raw, sha256 in rows.iterator(chunk_size=2000)
     )
 
 

@@ -11,7 +11,7 @@ from repositories.jobs import purge_clone as purge_clone  # its name in messages
 from repositories.models import App
 from repositories.repo_lock.retry import retry_when_locked
 from snapshots import dry_run, hinted, reconcile
-from snapshots.delivery import completion, notices, tell
+from snapshots.delivery import notices, tell
 
 
 @queue.one_round_at_a_time
@@ -65,7 +65,7 @@ def send_notice(subject: tuple[str, int]) -> Retry | None:
 
 
 def send_complete(watch_id: int) -> Retry | None:
-    return _again(completion.send(watch_id, job_id=job_id(), lane=_lane()))
+    return _again(tell.send_complete(watch_id, job_id=job_id(), lane=_lane()))
 
 
 def resume_app(app_id: int) -> None:

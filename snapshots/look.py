@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from django.utils import timezone
+from rq.timeouts import JobTimeoutException
 
 from repositories import access, circuit, hints, timing, watch_state
 from repositories.access import Seen
@@ -16,10 +17,11 @@ from repositories.errors import (
     AccessDenied,
     CloneDamaged,
     CommitGone,
-    DocoraError,
     ForbiddenAddress,
     GitError,
     InvalidUrl,
+    LockLostError,
+    LockTimeoutError,
 )
 from repositories.git import clones
 from repositories.git.clones import Listener, Tip
@@ -57,8 +59,8 @@ class _Round:
     urgent: bool
 
 
-class _Counted(DocoraError):
-    """A failure that has been counted already, under the lock."""
+class _Counted(Exception):
+    """The failure that it comes from has been counted already, under the lock."""
 
     def __init__(self, pause: float | None) -> None:
         super().__init__()
@@ -80,13 +82,20 @@ def take_snapshot(
     Returns the seconds after which to try again, if it must be before the next planned look.
     """
     repository = Repository.objects.filter(pk=repository_id).first()
-    if repository is None or not circuit.claim_look(repository):
+    claim = circuit.claim_look(repository) if repository else None
+    if repository is None or claim is None:
         return None
     timing.plan_next_look(repository, last_change=manifest.last_change(repository))
     with counters.one_run() as counts, log_context.bound(repository=repository.public_id):
         started = time.monotonic()
         this = _Round(job_id=job_id, progress=progress, counts=counts, hint=hint, urgent=urgent)
-        outcome, pause = _look(repository, this)
+        try:
+            outcome, pause = _look(repository, this)
+        except (LockTimeoutError, LockLostError, JobTimeoutException) as error:
+            # An urgent look goes on in the ordinary queue. An ordinary one has had its time.
+            if urgent or not isinstance(error, JobTimeoutException):
+                claim.give_back()
+            raise
         counts.add(counters.LOOKS, "git", outcome)
         counts.observe(counters.LOOK_SECONDS, time.monotonic() - started, "git")
     return pause
@@ -182,10 +191,12 @@ def _fetch(repository: Repository, seen: Seen, tip: Tip, this: _Round, held: Hel
         held=held,
     )
     try:
-        # Another worker has written since we looked: our tip may be older than what is there, so look again.
-        newest = tip if current.fence == repository.fence else clones.look(seen.remote, repository.ref)
+        # Another worker has begun to fetch since we looked: our tip may be older than its, so look again.
+        has_overtaken = current.fetch_fence != repository.fetch_fence
+        newest = clones.look(seen.remote, repository.ref) if has_overtaken else tip
         if newest is None or (newest.sha == current.commit_sha and not current.needs_repair):
             return None
+        Repository.objects.filter(pk=repository.pk).update(fetch_fence=held.fence)
         with _timed(this.counts):
             return _refresh_or_look_again(refresh, newest, seen, repository.ref)
     except AccessDenied:

@@ -168,7 +168,12 @@ class Looks:
                 self._enough.set()
 
     async def _ask_about(self, look: _Look, line: _Line) -> None:
-        line.host = line.host or Host(look.remote.url)
+        try:
+            line.host = line.host or Host(look.remote.url)
+        except OSError as error:  # the file of the authorities is missing or no certificate
+            log.warning("%s cannot be asked over HTTP: %s", look.remote.url.base, error)
+            self._answered.append((look, Answer()))
+            return
         asked, look.asked_at = self._loop.time(), timezone.now()
         repository = look.repository
         answer = await line.host.ask(look.remote, repository.ref, known=repository.commit_sha, branch=repository.branch)

@@ -226,7 +226,7 @@ def _columns(versions: QuerySet[FileVersion]) -> QuerySet[FileVersion, tuple[Any
 
 def _known_by_path(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[bytes, _Known]]:
     for path, raw, pk, file_id, mode, blob, size, sha256 in rows:
-        yield (path.encode() if raw is None else bytes(raw)), _Known(pk, file_id, mode, blob, size, bytes(sha256))
+        yield GitPath.of_row(path, raw).raw, _Known(pk, file_id, mode, blob, size, bytes(sha256))
 
 
 def _digests(

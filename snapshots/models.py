@@ -75,7 +75,7 @@ class File(models.Model):
 
     @property
     def git_path(self) -> GitPath:
-        return GitPath(self.path.encode() if self.raw_path is None else bytes(self.raw_path))
+        return GitPath.of_row(self.path, self.raw_path)
 
 
 class FileVersion(models.Model):

@@ -1,5 +1,6 @@
 """Paths as git has them (any bytes but NUL) and as they are shown and sent (text)."""
 
+import base64
 import hashlib
 import re
 from dataclasses import dataclass
@@ -8,6 +9,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class GitPath:
     raw: bytes
+
+    @classmethod
+    def of_row(cls, text: str, raw: bytes | memoryview | None) -> "GitPath":
+        """As the database has it: the exact bytes are stored only where they are not UTF-8."""
+        return cls(text.encode() if raw is None else bytes(raw))
 
     @classmethod
     def from_text(cls, text: str) -> "GitPath":
@@ -36,6 +42,11 @@ class GitPath:
         except UnicodeDecodeError:
             return False
         return True
+
+    @property
+    def exact(self) -> str | None:
+        """The bytes in base64, where `text` does not say them."""
+        return None if self.is_text else base64.b64encode(self.raw).decode()
 
     @property
     def digest(self) -> bytes:

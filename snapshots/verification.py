@@ -71,7 +71,7 @@ def _acknowledged(watch: Watch) -> Iterator[tuple[int, bytes, bytes]]:
     rows = Delivered.objects.filter(HELD, watch=watch)
     columns = rows.values_list("file_id", "file__path", "file__raw_path", "sha256")
     for file_id, path, raw, sha256 in columns.iterator(chunk_size=2000):
-        yield file_id, path.encode() if raw is None else bytes(raw), bytes(sha256)
+        yield file_id, GitPath.of_row(path, raw).raw, bytes(sha256)
 
 
 def _known(watch: Watch, paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

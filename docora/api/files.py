@@ -1,7 +1,7 @@
 """The files of the newest snapshot, and their contents. Shown only while the app's own token may read them."""
 
-import base64
 import re
+from contextlib import ExitStack
 from typing import Any
 
 from django.http import HttpRequest, StreamingHttpResponse
@@ -16,6 +16,8 @@ from docora.api.auth import app_of
 from docora.api.ranges import span_of
 from docora.api.reading import readable_watch
 from docora.api.schemas import REFUSED, REMOTE, Cursor, Limit, Problem
+from docora.limits import seats
+from docora.short_requests import SHORT
 from repositories.models import Watch
 from snapshots import content, feed
 from snapshots.content import Content, Span
@@ -70,8 +72,8 @@ def list_files(request: HttpRequest, repository_id: str, cursor: Cursor = "", li
 
 
 def facts(item: feed.Item) -> dict[str, Any]:
-    exact = None if item.path.is_text else base64.b64encode(item.path.raw).decode()
-    return {"path": item.path.text, "path_base64": exact, "sha": item.sha256.hex() or None, "size": item.size}
+    path = {"path": item.path.text, "path_base64": item.path.exact}
+    return path | {"sha": item.sha256.hex() or None, "size": item.size}
 
 
 @router.get(
@@ -98,11 +100,29 @@ def read_file(request: HttpRequest, repository_id: str, path: str) -> HttpRespon
     return response
 
 
+class _Download(StreamingHttpResponse):
+    """Has its seat until all is sent, or the client has gone."""
+
+    def __init__(self, content: Content, *, seat: ExitStack, **options: Any) -> None:
+        super().__init__(content, **options)
+        self._seat = seat
+
+    def close(self) -> None:
+        super().close()
+        self._seat.close()
+
+
 def _download(watch: Watch, version: FileVersion, part: Span | None) -> StreamingHttpResponse:
     """Bytes for a program. To a browser they are an attachment: a hosted page must not run in our origin."""
     span = part or Span(0, version.size)
-    response = StreamingHttpResponse(
-        Content(watch.repository.clone_key, version.blob, span),
+    with ExitStack() as seat:
+        if span.size > SHORT:  # the client may be slow, and keeps a thread for so long
+            seat.enter_context(seats.calling(watch.app))
+        sent = Content(watch.repository.clone_key, version.blob, span)
+        kept = seat.pop_all()
+    response = _Download(
+        sent,
+        seat=kept,
         status=206 if part else 200,
         content_type="application/octet-stream",
         headers={

@@ -43,7 +43,7 @@ class NamedPath(Schema):
     @classmethod
     def of(cls, raw: bytes) -> "NamedPath":
         path = GitPath(raw)
-        return cls(path=path.text, path_base64=None if path.is_text else base64.b64encode(raw).decode())
+        return cls(path=path.text, path_base64=path.exact)
 
 
 class Counts(Schema):

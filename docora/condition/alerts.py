@@ -8,7 +8,6 @@ id.
 Not through the queue: that no worker takes it is one of the things to be told.
 """
 
-import hashlib
 import logging
 import secrets
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from docora import condition
 from docora.models import Alert
 from repositories import timing
 from snapshots.delivery.payloads import iso, serialise
-from snapshots.delivery.webhooks import Message, WebhookClient
+from snapshots.delivery.webhooks import Message, WebhookClient, id_of
 
 log = logging.getLogger("docora.alerts")
 
@@ -48,9 +47,8 @@ class News:
 
     @property
     def id(self) -> str:
-        """The same for every attempt at the same news."""
         facts = [*(f"{row.pk}.{row.began_at}" for row in self.began), *(f"{row.pk}.over" for row in self.over)]
-        return f"msg_{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}"
+        return id_of(" ".join(facts).encode())
 
     @property
     def title(self) -> str:

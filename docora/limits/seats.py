@@ -1,9 +1,10 @@
 """How many threads of a web process may wait for a git host, an endpoint or a change.
 
-A request that dials a git host or an endpoint, or that waits for changes, keeps its thread for up to half a minute.
-Such requests take a seat first. There are seats for three quarters of the threads, so the other requests, /health
-among them, are always answered at once. Waiting for changes takes at most half of the threads, and the calls of one
-app at most half of the seats, so neither can keep the calls of other apps from being made.
+A request that dials a git host or an endpoint, or that waits for changes, keeps its thread for up to half a minute; one
+that reads a large file keeps it for as long as its client takes. Such requests take a seat first. There are seats for
+three quarters of the threads, so the other requests, /health among them, are always answered at once. Waiting for
+changes takes at most half of the threads, and the calls of one app at most half of the seats, so neither can keep the
+calls of other apps from being made.
 """
 
 import threading

@@ -1,27 +1,32 @@
 """Django's answers to requests that an event loop reads.
 
 A request takes a thread only when its body is there, and gives it back as soon as a short answer is made: clients that
-are slow or silent hold none. Only a long body, and a long answer, pass through their thread piece by piece.
+are slow or silent hold none. Only a long answer passes through its thread piece by piece. A long body goes through a
+file, and few of them are taken at a time.
 
 Requests that the application can answer together do not take a thread each (`together`).
 """
 
 import asyncio
 import io
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from docora.processes.together import Together
-from docora.short_requests import SHORT
+from docora.short_requests import LARGEST, SHORT
 
-# Seconds for a short body, and for each piece of a long one.
+# Seconds for a body; a long one has one more for each so many bytes.
 _BODY_PATIENCE = 10.0
+_BYTES_IN_A_SECOND = 256 << 10
+# The others wait for their turn in the event loop, without a thread. An answer may need its body as a whole in memory.
+_LONG_BODIES_AT_ONCE = 8
 # Seconds that a client may take to make room for the next piece of a long answer.
 _ANSWER_PATIENCE = 60.0
 
@@ -34,6 +39,7 @@ class Bridge:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
         answerer = getattr(application, "together", None)
         self._together = Together(answerer) if answerer else None
+        self._long_bodies = asyncio.Semaphore(_LONG_BODIES_AT_ONCE)
 
     def front(self) -> web.Application:
         """Every request comes here. As a middleware, because the patterns of aiohttp's routes do not fit every path: a
@@ -50,11 +56,36 @@ class Bridge:
         return front
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await _body(request)
-        if self._together and isinstance(body, bytes) and self._together.takes(request):
+        if request.can_read_body and (request.content_length is None or request.content_length > SHORT):
+            return await self._answer_long(request)
+        try:
+            async with asyncio.timeout(_BODY_PATIENCE):
+                body = await request.content.read()
+        except TimeoutError:
+            return await self._in_thread(request, _missing_body())
+        if self._together and self._together.takes(request):
             return await self._together.answer(request, body)
+        return await self._in_thread(request, io.BytesIO(body))
+
+    async def _answer_long(self, request: web.Request) -> web.StreamResponse:
+        length = request.content_length or LARGEST
+        if length > LARGEST:  # the application refuses it by its headers
+            return await self._in_thread(request, _missing_body())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _BODY_PATIENCE + length / _BYTES_IN_A_SECOND
+        if not await _in_time(self._long_bodies.acquire(), deadline):
+            return await self._in_thread(request, _missing_body())
+        try:
+            with tempfile.SpooledTemporaryFile(SHORT) as file:
+                is_there = await _in_time(_keep(request, file), deadline)
+                file.seek(0)
+                return await self._in_thread(request, file if is_there else _missing_body())
+        finally:
+            self._long_bodies.release()
+
+    async def _in_thread(self, request: web.Request, body: IO[bytes]) -> web.StreamResponse:
         environ = _environ(request)
-        environ["wsgi.input"] = io.BytesIO(body) if isinstance(body, bytes) else body
+        environ["wsgi.input"] = body
         loop = asyncio.get_running_loop()
         exchange = _Exchange(request, loop)
         return await loop.run_in_executor(self._threads, exchange.run, self._application, environ)
@@ -98,33 +129,25 @@ def _environ(request: web.Request) -> dict[str, Any]:
     return environ
 
 
-async def _body(request: web.Request) -> "bytes | io.BufferedIOBase":
-    """All of a short one; what a long one can be read from, in a thread."""
-    if not request.can_read_body:
-        return b""
-    if request.content_length is None or request.content_length > SHORT:
-        return io.BufferedReader(_LongBody(request.content, asyncio.get_running_loop()), SHORT)
+async def _in_time(step: Awaitable[object], deadline: float) -> bool:
     try:
-        async with asyncio.timeout(_BODY_PATIENCE):
-            return await request.content.read()
+        async with asyncio.timeout_at(deadline):
+            await step
     except TimeoutError:
-        return io.BufferedReader(_MissingBody())
+        return False
+    return True
 
 
-class _LongBody(io.RawIOBase):
-    """Read from a thread, in pieces."""
+async def _keep(request: web.Request, file: IO[bytes]) -> None:
+    """TimeoutError for one that does not end: it would not arrive in time either."""
+    async for piece in request.content.iter_any():
+        file.write(piece)
+        if file.tell() > LARGEST:
+            raise TimeoutError
 
-    def __init__(self, content: StreamReader, loop: asyncio.AbstractEventLoop) -> None:
-        self._content, self._loop = content, loop
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        reading = asyncio.wait_for(self._content.read(len(buffer)), _BODY_PATIENCE)
-        piece = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
-        buffer[: len(piece)] = piece
-        return len(piece)
+def _missing_body() -> IO[bytes]:
+    return io.BufferedReader(_MissingBody())
 
 
 class _MissingBody(io.RawIOBase):

@@ -95,7 +95,7 @@ def seconds_of(retry_after: str) -> float | None:
             seconds = float(retry_after)
         else:
             seconds = (parsedate_to_datetime(retry_after) - timezone.now()).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)
 

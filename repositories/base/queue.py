@@ -1,6 +1,7 @@
 """Messages to the workers, by dotted name: one pending job per id, however often it is asked for."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,9 @@ _AGAIN = "-again"
 _SILENCE = timedelta(seconds=30)
 # A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
 _AFTER_A_CRASH = [1, 5, 30]
+# Seconds for which a job that says it waits must be seen in no line before it counts as lost.
+_LOST_AFTER = 30.0
+_IN_NO_LINE = "docora:in-no-line:{}:{}"
 # In one step: a crash between two would leave a job in no queue, with its id taken.
 _MOVE_TO_FRONT = "if redis.call('LREM', KEYS[1], 1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[1], ARGV[1]) end"
 # Seconds for one question of a caller that answers at once, with an error if it must: the answer to a hook has 0.1 s.
@@ -130,7 +134,7 @@ def drop(job_id: str) -> None:
 
 def is_alive(job_id: str) -> bool:
     """Whether a job, or the round behind it, is waiting or running."""
-    return any(_status(name) in _WAITING | _RUNNING for name in _rounds(job_id))
+    return any(_is_waiting(name) or _status(name) in _RUNNING for name in _rounds(job_id))
 
 
 def length(queue: str) -> int:
@@ -175,7 +179,7 @@ def _drop(job_id: str) -> None:
 
 def _push(message: _Message) -> None:
     again = replace(message, job_id=f"{message.job_id}{_AGAIN}")
-    if _status(again.job_id) in _WAITING:
+    if _is_waiting(again.job_id):
         _bring_forward(again.target, again.job_id, first=again.first)
     elif not _push_one(message):
         _push_one(again)
@@ -187,13 +191,12 @@ def _push_one(message: _Message) -> bool:
         try:
             _create(message)
         except DuplicateJobError:
-            status = _status(message.job_id)
-            if status in _WAITING:
+            if _is_waiting(message.job_id):
                 _bring_forward(message.target, message.job_id, first=message.first)
                 return True
-            if status in _RUNNING:
+            if _status(message.job_id) in _RUNNING:
                 return False
-            _forget(message.job_id)  # ended, but its id is kept for its failure_ttl
+            _forget(message.job_id)  # lost; or ended, but its id is kept for its failure_ttl
         else:
             return True
     return True
@@ -217,11 +220,14 @@ def _create(message: _Message) -> None:
 def _bring_forward(target: Queue, job_id: str, *, first: bool = False) -> None:
     """A new request ends the pause that a failure has made: the job is queued at once; `first`: before the others."""
     job = fetch(job_id)
+    if job is None:
+        return
+    place = named(job.origin)  # it may have been put off in another lane
     # Several processes may try this; only the one that removed it from the scheduled jobs queues it.
-    if job and target.scheduled_job_registry.remove(job):
+    if place.scheduled_job_registry.remove(job):
         target.enqueue_job(job, at_front=first)
     elif first:
-        connection_in_use().eval(_MOVE_TO_FRONT, 1, target.key, job_id)
+        connection_in_use().eval(_MOVE_TO_FRONT, 1, place.key, job_id)
 
 
 def fetch(job_id: str) -> Job | None:
@@ -238,6 +244,35 @@ def _status(job_id: str) -> JobStatus | None:
         return job.get_status() if job else None
     except InvalidJobOperation:  # it has ended since it was fetched
         return None
+
+
+def _is_waiting(job_id: str) -> bool:
+    return _status(job_id) in _WAITING and not _is_lost(job_id)
+
+
+def _is_lost(job_id: str) -> bool:
+    """It says that it waits, but stands in no line: who had just taken it, to run it or to bring it forward, has died.
+
+    Nobody will run it, and its id would be taken for ever. It may have been taken this very moment, so it must be seen
+    so twice.
+    """
+    job = fetch(job_id)
+    if job is None:
+        return False
+    line, redis_server = named(job.origin), connection_in_use()
+    with redis_server.pipeline(transaction=True) as places:
+        places.zscore(line.scheduled_job_registry.key, job_id)
+        places.lpos(line.intermediate_queue_key, job_id)
+        places.lpos(line.key, job_id)
+        if any(place is not None for place in places.execute()):
+            return False
+    seen, now = _IN_NO_LINE.format(job_id, job.enqueued_at), time.time()
+    if redis_server.set(seen, now, nx=True, ex=3600):
+        return False
+    is_lost = now - float(redis_server.get(seen) or now) > _LOST_AFTER
+    if is_lost:
+        log.error("Job %s was in no queue although it was waiting; it is asked for again", job_id)
+    return is_lost
 
 
 def _forget(job_id: str) -> None:

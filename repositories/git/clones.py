@@ -96,7 +96,7 @@ def look(remote: Remote, ref: str) -> Tip | None:
     url, listing = _commands.ask(remote, *patterns)
     for line in listing.decode(errors="replace").splitlines():
         value, _, name = line.partition("\t")
-        if value.startswith("ref: "):
+        if value.startswith("ref: ") and name == "HEAD":
             found["symref"] = value.removeprefix("ref: ")
         else:
             found[name] = value

@@ -101,7 +101,8 @@ class RemoteUrl:
             return self.path.lower()
         segment = quote(self.path, safe="")
         if len(segment) > _LONGEST_SEGMENT:
-            segment = segment[: _LONGEST_SEGMENT - 66] + "~" + hashlib.sha256(self.path.encode()).hexdigest()
+            # `%~` is in no quoted path, so no other path has such a key.
+            segment = segment[: _LONGEST_SEGMENT - 66] + "%~" + hashlib.sha256(self.path.encode()).hexdigest()
         scheme = "" if self.scheme == "https" else f"{self.scheme}+"
         return f"@{scheme}{self.host}+{self.port}/{segment}"
 

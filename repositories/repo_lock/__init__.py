@@ -59,6 +59,8 @@ _here = Process()
 def start_anew() -> None:
     """Forget every lock of this process: it has just been forked, or a test begins."""
     global _here
+    if _here.is_this_one:  # a fork has none of its parent's threads
+        _here.watchdog.end()
     _here = Process()
 
 

@@ -126,6 +126,7 @@ class Watchdog:
         self._leases: dict[Lease, None] = {}
         self._wakes_at = math.inf
         self._wake = SimpleQueue[None]()
+        self._over = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -143,10 +144,15 @@ class Watchdog:
         lease.end()
         self._leases.pop(lease, None)
 
+    def end(self) -> None:
+        """End the thread: nothing is renewed any more."""
+        self._over = True
+        self._wake.put(None)
+
     def _run(self) -> None:
         # A signal that this thread took would not interrupt a wait of the main thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        while True:
+        while not self._over:
             # First, so that every lease that is added from now on wakes this thread.
             self._wakes_at = math.inf
             for lease in list(self._leases):

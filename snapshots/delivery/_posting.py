@@ -22,6 +22,7 @@ from yarl import URL
 from repositories.base import network, proxy
 from repositories.base.proxy import Proxy
 from repositories.errors import ForbiddenAddress
+from snapshots.models import is_accepted
 
 T = TypeVar("T")
 
@@ -213,7 +214,7 @@ class _Lane:
             return Reply(
                 status=None, error=f"{self._target.address} answered no status of HTTP", error_class="protocol"
             )
-        if 200 <= status < 300:
+        if is_accepted(status):
             return Reply(status=status, body=self._body)
         return Reply(
             status=status,

@@ -148,20 +148,10 @@ def _sum_up(now: WatchNow, changes: Sequence[Change], before: dict[int, tuple[by
 
 
 def park(watch: Watch, outcomes: Sequence[Outcome]) -> None:
-    Parked.objects.bulk_create(
-        [
-            Parked(
-                watch=watch,
-                file_id=outcome.change.file_id,
-                sha256=outcome.change.sha256,
-                reason=outcome.answer.error,
-            )
-            for outcome in outcomes
-        ],
-        update_conflicts=True,
-        unique_fields=["watch", "file"],
-        update_fields=["sha256", "reason", "parked_at", "again"],
-    )
+    now = rows.now()
+    columns = ("watch", "file", "sha256", "reason", "parked_at", "again")
+    values = [(watch.pk, each.change.file_id, each.change.sha256, each.answer.error, now, False) for each in outcomes]
+    rows.insert(Parked, columns, values, instead_of=("watch", "file"))
 
 
 _LOGGED = (

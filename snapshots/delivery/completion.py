@@ -130,11 +130,8 @@ def request(watch: Watch) -> None:
 
 def request_lost(most: int) -> int:
     """Request those that are due: Redis may have lost their jobs. Returns how many."""
-    now = timezone.now()
-    is_due = Q(retry_at=None) | Q(retry_at__lte=now)
-    rests = Q(app__resting_until__gt=now)
-    due = Completion.objects.filter(is_due, ~rests, pending=True, app__disabled_at=None, watch__access_denied_at=None)
-    lost = list(due.select_related("app")[:most])
+    pending = Completion.objects.filter(pending=True, app__disabled_at=None, watch__access_denied_at=None)
+    lost = list(timing.not_paused(pending).select_related("app")[:most])
     for completion in lost:
         messages.send_complete(completion.watch_id, lane=endpoint.lane_of(completion.app))
     return len(lost)

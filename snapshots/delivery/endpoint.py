@@ -22,6 +22,11 @@ def lane_of(app: App) -> str:
     return queue.SLOW_DELIVERIES if app.slow_since else queue.DELIVERIES
 
 
+def class_of(lane: str) -> str:
+    """Of the apps that a lane serves, as they are counted."""
+    return "slow" if lane == queue.SLOW_DELIVERIES else "fast"
+
+
 def may_be_urgent(watch: Watch) -> bool:
     """Not for a first sync, nor for an endpoint that hangs or was lately too slow for the urgent lane."""
     is_quick = not watch.app.slow_since and not queue.connection().exists(_TOO_SLOW.format(watch.app_id))

@@ -4,7 +4,6 @@ What a notice says is computed when it is sent, from what the app may know: a st
 no git output, token or URL of another app can be in it.
 """
 
-import hashlib
 import logging
 import math
 import secrets
@@ -27,7 +26,7 @@ from repositories.errors import sentence_for
 from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, origin, serialise
-from snapshots.delivery.webhooks import Answer, Message, WebhookClient
+from snapshots.delivery.webhooks import Answer, Message, WebhookClient, id_of
 from snapshots.models import Delivery, Snapshot
 
 log = logging.getLogger("docora.delivery")
@@ -63,8 +62,7 @@ class Attempt:
 
 
 def message_id(watch: Watch, event: str, occasion: str) -> str:
-    """The same for every attempt at one occasion."""
-    return f"msg_{hashlib.sha256(f'{watch.pk}.{event}.{occasion}'.encode()).hexdigest()[:32]}"
+    return id_of(f"{watch.pk}.{event}.{occasion}".encode())
 
 
 class Kind(StrEnum):
@@ -192,7 +190,7 @@ def _log(watch: Watch, message: Message, answer: Answer) -> None:
 
 
 def _count(answer: Answer, lane: str) -> None:
-    app_class = "slow" if lane == queue.SLOW_DELIVERIES else "fast"
+    app_class = endpoint.class_of(lane)
     with counters.one_run() as counts:
         counts.add(counters.DELIVERIES, app_class, "accepted" if answer.accepted else answer.error_class)
         counts.observe(counters.DELIVERY_SECONDS, answer.milliseconds / 1000, app_class)

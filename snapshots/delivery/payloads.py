@@ -127,9 +127,8 @@ def count_pieces(size: int) -> int:
 
 def _named(path: GitPath) -> dict[str, str]:
     """The path; where its bytes are not UTF-8, the exact ones beside it."""
-    if path.is_text:
-        return {"path": path.text}
-    return {"path": path.text, "path_base64": base64.b64encode(path.raw).decode()}
+    exact = path.exact
+    return {"path": path.text, "path_base64": exact} if exact else {"path": path.text}
 
 
 def _facts(change: Change) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from itertools import islice
 from repositories.errors import DocoraError
 from repositories.git import clones
 from snapshots.changes import Change, Event
+from snapshots.delivery import signing
 from snapshots.delivery.payloads import Bodies, count_pieces
 from snapshots.models import Delivery, File, FileVersion, Snapshot
 from snapshots.paths import GitPath
@@ -25,16 +26,9 @@ class Rebuilt:
 def headers_of(delivery: Delivery) -> list[tuple[str, str]]:
     """The signatures are not kept. The times are of the signing, which comes right after the body is made."""
     app, moment = delivery.watch.app, str(int((delivery.sent_at or delivery.attempted_at).timestamp()))
-    return [
-        ("POST", f"{app.base_url}/{delivery.event}"),
-        ("Content-Type", "application/json"),
-        ("X-Docora-App-Id", app.public_id),
-        ("X-Docora-Timestamp", moment),
-        ("X-Docora-Signature", "sha256=… (not kept)"),
-        ("webhook-id", delivery.message_id),
-        ("webhook-timestamp", moment),
-        ("webhook-signature", "v1,… (not kept)"),
-    ]
+    signature = "… (not kept)"
+    headers = signing.headers_of(app.public_id, delivery.message_id, moment, own=signature, standard=[signature])
+    return [("POST", f"{app.base_url}/{delivery.event}"), *headers.items()]
 
 
 def body_of(delivery: Delivery) -> Rebuilt:

@@ -6,7 +6,6 @@ that many messages, and no more. With `max_in_flight` 1 the answer to each messa
 sent.
 """
 
-import hashlib
 import logging
 import time
 from collections import deque
@@ -30,7 +29,7 @@ from snapshots.changes import Change, Event, changes_for
 from snapshots.delivery import _recording
 from snapshots.delivery._recording import Outcome
 from snapshots.delivery.payloads import Bodies, Body, count_pieces
-from snapshots.delivery.webhooks import Answer, Message, WebhookClient
+from snapshots.delivery.webhooks import Answer, Message, WebhookClient, id_of
 from snapshots.models import Snapshot
 
 log = logging.getLogger("docora.delivery")
@@ -235,6 +234,8 @@ class Run:
             self._record()
 
     def _collect(self, down_to: int) -> None:
+        # A run that was frozen for longer than its lock lives must not send what another one has overtaken.
+        self._held.check()
         for message, answer in self._client.answers(down_to=down_to, patience=_PULSE):
             self._note(message, answer)
         if time.monotonic() - self._recorded_at > _PULSE and self._client.unanswered:
@@ -319,9 +320,8 @@ def lock_key(watch: Watch) -> str:
 
 
 def message_id(watch: Watch, change: Change, piece: bytes = b"") -> str:
-    """The same for every attempt."""
     facts = f"{watch.pk}.{watch.resyncs}.{change.event}.{change.file_id}.{change.since}.".encode()
-    return f"msg_{hashlib.sha256(facts + piece).hexdigest()[:32]}"
+    return id_of(facts + piece)
 
 
 def _message(watch: Watch, change: Change, body: Body, *, piece: int = 0) -> FileMessage:

@@ -9,6 +9,7 @@ overlap ends.
 import base64
 import hmac
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -38,21 +39,26 @@ class Signer:
         return [self.preferred, *(number for number in range(len(self._keys)) if number != self.preferred)]
 
     def headers(self, message_id: str, body: bytes, *, key: int = 0) -> dict[str, str]:
-        """Docora's own headers, and beside them those of the Standard Webhooks specification."""
         now = str(int(time.time()))
         if not self._keys:
             return {"Content-Type": "application/json", "webhook-id": message_id, "webhook-timestamp": now}
         own = _signed(self._keys[key], f"{now}.", body).hexdigest()
-        standard = [_signed(state, f"{message_id}.{now}.", body).digest() for state in self._keys]
-        return {
-            "Content-Type": "application/json",
-            "X-Docora-App-Id": self._app_id,
-            "X-Docora-Timestamp": now,
-            "X-Docora-Signature": f"sha256={own}",
-            "webhook-id": message_id,
-            "webhook-timestamp": now,
-            "webhook-signature": " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in standard),
-        }
+        digests = [_signed(state, f"{message_id}.{now}.", body).digest() for state in self._keys]
+        standard = [base64.b64encode(digest).decode() for digest in digests]
+        return headers_of(self._app_id, message_id, now, own=own, standard=standard)
+
+
+def headers_of(app_id: str, message_id: str, now: str, *, own: str, standard: Sequence[str]) -> dict[str, str]:
+    """`own` is the signature in Docora's own header, `standard` are those of the Standard Webhooks specification."""
+    return {
+        "Content-Type": "application/json",
+        "X-Docora-App-Id": app_id,
+        "X-Docora-Timestamp": now,
+        "X-Docora-Signature": f"sha256={own}",
+        "webhook-id": message_id,
+        "webhook-timestamp": now,
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in standard),
+    }
 
 
 def _signed(key: hmac.HMAC, prefix: str, body: bytes) -> hmac.HMAC:

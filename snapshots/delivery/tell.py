@@ -70,6 +70,15 @@ def continue_in_ordinary_lane(watch_id: int) -> None:
         request_delivery(watch, first=True)
 
 
+def send_complete(watch_id: int, *, job_id: str, lane: str) -> float | None:
+    """Returns the seconds after which to try again, if it must be."""
+    pause = completion.send(watch_id, job_id=job_id, lane=lane)
+    # A delivery that came meanwhile found the lock of this one busy, and gave up.
+    for watch in due(Watch.objects.filter(pk=watch_id)):
+        request_delivery(watch)
+    return pause
+
+
 def resume(app: App) -> None:
     """All that the app has missed, once its endpoint is enabled again."""
     for watch in app.watches.filter(access_denied_at=None).select_related("app"):
@@ -191,7 +200,7 @@ def _run(watch: Watch, snapshot: Snapshot, lane: str, held: HeldLock, counts: co
 def _complete(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Counts) -> None:
     latency = completion.record(watch, snapshot)
     if latency is not None:
-        counts.observe(counters.ACKNOWLEDGED_SECONDS, latency, "slow" if lane == queue.SLOW_DELIVERIES else "fast")
+        counts.observe(counters.ACKNOWLEDGED_SECONDS, latency, endpoint.class_of(lane))
 
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:

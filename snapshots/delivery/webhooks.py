@@ -4,6 +4,7 @@ No thread of its own: requests move on while the caller waits in `answers`, and 
 or writes to the database. That is faster than two threads that fight for the interpreter, and simpler.
 """
 
+import hashlib
 import math
 import time
 from collections import deque
@@ -36,6 +37,11 @@ class Message:
 
 
 M = TypeVar("M", bound=Message)
+
+
+def id_of(facts: bytes) -> str:
+    """The id of the message that these facts distinguish from all others: the same for every attempt at it."""
+    return f"msg_{hashlib.sha256(facts).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

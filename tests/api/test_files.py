@@ -9,6 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from docora.demo.githost import GitHost, HostedRepository
+from docora.limits import seats
+from docora.short_requests import SHORT
 from repositories import watches
 from repositories.models import Repository, Watch
 from snapshots.models import FileVersion
@@ -144,6 +146,21 @@ def test_a_large_file_is_streamed_from_its_middle(
     look_again(work)
     answer = alice_api.get(f"{watched}/files/large.bin", Range="bytes=500000-600000")
     assert body(answer) == content[500000:600001]
+
+
+@pytest.mark.any_database
+def test_a_large_file_takes_a_seat_until_it_is_sent_because_its_client_may_be_slow(
+    alice_api: Api, watched: str, remote: HostedRepository, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.commit({"large.bin": b"x" * (SHORT + 1)})
+    look_again(work)
+    monkeypatch.setattr(seats, "_CALLS_OF_ONE_APP", 1)
+    reading = alice_api.get(f"{watched}/files/large.bin")
+    refused = alice_api.get(f"{watched}/files/large.bin")
+    assert (refused.status_code, refused.json()["code"]) == (429, "too-many-at-once")
+    assert alice_api.get(f"{watched}/files/README.md").status_code == 200
+    reading.close()
+    assert body(alice_api.get(f"{watched}/files/large.bin")) == b"x" * (SHORT + 1)
 
 
 def test_strange_names_are_found_as_they_are_listed(

@@ -222,6 +222,8 @@ def test_no_more_than_the_limit_is_taken_from_one_hook(made: MadeHook, settings:
     settings.HOOK_RATE = 2
     for expected in (202, 202, 429):
         assert github(made.secret, "acme/handbook").to(made.url).status_code == expected
+    [log] = hooks.logs([made.url.rpartition("/")[2]]).values()
+    assert (log.accepted, log.refused, log.last_error) == (2, 1, "Too many requests.")
     assert github("wrong", "acme/handbook").to(made.url).status_code == 401
 
 

@@ -131,7 +131,7 @@ def test_the_hook_of_a_host_is_for_every_watched_ref_of_the_pushed_repository(
     remote.point("next", remote.tip() or "")
     other = watches.watch(bob_app, remote.url, ref="next")
     work()
-    assert send(secret, "acme/handbook").to(url).status_code == 202
+    assert send(secret, "Acme/HandBook").to(url).status_code == 202
     assert waiting() == [f"hint-{watch.repository_id}"]
     assert send(secret, "acme/handbook", "refs/heads/next").to(url).status_code == 202
     assert waiting() == [f"hint-{watch.repository_id}", f"hint-{other.repository_id}"]

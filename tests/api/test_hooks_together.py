@@ -69,7 +69,7 @@ def test_a_batch_is_one_question_and_each_has_its_own_answer(
     # The last is the fifth that has proven itself; forged ones do not count.
     assert [answer.status for answer in answers] == [202, 204, 204, 401, 401, 400, 429]
     assert questions == [7]
-    assert (made.log.accepted, made.log.ignored, made.log.refused) == (1, 2, 2)
+    assert (made.log.accepted, made.log.ignored, made.log.refused) == (1, 2, 3)
     assert waiting() == []
     assert [answer.then is not None for answer in answers] == [True, *[False] * 6]
     answers[0].then()  # type: ignore[misc]  # it is there

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from aiohttp import web
 
 from docora.processes import wsgi_bridge
 from docora.processes.wsgi_bridge import Application, Bridge
-from docora.short_requests import SHORT, ShortAnswer, ShortRequest
+from docora.short_requests import LARGEST, SHORT, ShortAnswer, ShortRequest
 from tests.support.service import wait_until
 
 pytestmark = pytest.mark.any_database
@@ -147,11 +147,12 @@ def test_head_has_the_headers_alone(length: int, is_told: bool) -> None:
         assert answer.getheader("Content-Length") == (str(length) if is_told or length == 10 else None)
 
 
-def test_clients_that_send_nothing_or_half_hold_no_thread() -> None:
+@pytest.mark.parametrize("length", [10, LONG])
+def test_clients_that_send_nothing_or_half_hold_no_thread(length: int) -> None:
     with served(Echo(), threads=1) as port:
         clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(8)]
         for client in clients[4:]:
-            client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")
+            client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhalf".encode())
         assert call(port, "POST", "/", b"all").read() == b"all"
         for client in clients:
             client.close()
@@ -171,6 +172,70 @@ def test_a_body_that_does_not_arrive_is_an_error_of_reading(length: int, monkeyp
     with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhalf".encode())
         assert client.recv(12) == b"HTTP/1.1 408"
+
+
+def test_a_long_body_that_arrives_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.3)
+    monkeypatch.setattr(wsgi_bridge, "_BYTES_IN_A_SECOND", 100 * LONG)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with pytest.raises(OSError, match="did not arrive"):
+            environ["wsgi.input"].read()
+        start_response("408 Request Timeout", [])
+        return []
+
+    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n".encode())
+        client.settimeout(0.05)
+        answer, sent = b"", 0
+        while not answer and sent < LONG:
+            client.sendall(b"x")
+            sent += 1
+            with suppress(TimeoutError):
+                answer = client.recv(12)
+    assert answer == b"HTTP/1.1 408"
+    assert sent < 100
+
+
+def test_few_long_bodies_are_kept_at_a_time_and_the_others_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_LONG_BODIES_AT_ONCE", 2)
+    begun, goes_on = threading.Semaphore(0), threading.Event()
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read()
+        if body:
+            begun.release()
+            goes_on.wait(10)
+        start_response("200 OK", [])
+        return [str(len(body)).encode()]
+
+    with served(application, threads=8) as port, ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(lambda: call(port, "POST", "/", b"x" * LONG).read()) for _ in range(4)]
+        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=10)
+        assert call(port, "GET", "/").read() == b"0"
+        assert not begun.acquire(timeout=0.2)
+        goes_on.set()
+        assert [answer.result(10) for answer in answers] == [str(LONG).encode()] * 4
+
+
+@pytest.mark.parametrize("length", [LARGEST + 1, None])
+def test_a_body_over_the_limit_is_not_kept(length: int | None) -> None:
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with pytest.raises(OSError, match="did not arrive"):
+            environ["wsgi.input"].read()
+        start_response("413 Content Too Large", [])
+        return []
+
+    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+        client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            for _ in range(27 if length is None else 1):
+                client.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+        assert client.recv(12) == b"HTTP/1.1 413"
 
 
 class Endless:

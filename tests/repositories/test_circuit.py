@@ -15,8 +15,9 @@ from docora.console.retries import retry
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import circuit, watches
-from repositories.errors import HostUnavailable
+from repositories.errors import HostUnavailable, LockTimeoutError
 from repositories.models import App, Repository, Watch, WatchStatus
+from repositories.repo_lock import repo_lock
 from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
 from tests.support.worker import Work
@@ -190,8 +191,32 @@ def test_of_two_that_find_the_same_probe_due_one_probes(repository: Repository, 
     times = {"circuit_open_until": now + timedelta(hours=1), "probe_at": now + timedelta(hours=1)}
     Repository.objects.update(**times | {due: now - timedelta(seconds=1)})
     workers = [Repository.objects.get(), Repository.objects.get()]
-    assert [circuit.claim_look(worker) for worker in workers] == [True, False]
+    assert [circuit.claim_look(worker) is not None for worker in workers] == [True, False]
     assert not circuit.claim_look(Repository.objects.get()), "before the next probe is due"
+
+
+@pytest.mark.parametrize("due", ["circuit_open_until", "probe_at"])
+def test_a_probe_that_could_not_look_is_left_to_the_next_caller(
+    repository: Repository, due: str, settings: Settings
+) -> None:
+    """The clone was busy: that is no answer of the host."""
+    now = timezone.now()
+    times = {"circuit_open_until": now + timedelta(hours=1), "probe_at": now + timedelta(hours=1)}
+    Repository.objects.update(**times | {due: now - timedelta(seconds=1)})
+    settings.REPO_LOCK_WAIT = 0
+    with repo_lock(repository.clone_key, job_id="another"), pytest.raises(LockTimeoutError):
+        take_snapshot(repository.pk, job_id="probe")
+    assert circuit.claim_look(Repository.objects.get())
+
+
+def test_a_probe_that_somebody_else_has_claimed_since_is_not_given_back(repository: Repository) -> None:
+    Repository.objects.update(circuit_open_until=timezone.now() - timedelta(seconds=1))
+    claim = circuit.claim_look(Repository.objects.get())
+    assert claim
+    later = timezone.now() + timedelta(hours=9)
+    Repository.objects.update(circuit_open_until=later)
+    claim.give_back()
+    assert Repository.objects.get().circuit_open_until == later
 
 
 def test_failures_that_two_workers_count_at_once_are_two(repository: Repository) -> None:
@@ -219,7 +244,7 @@ def test_of_many_processes_one_opens_it_and_one_probes(
     assert Repository.objects.get().consecutive_failures == 40
     end_of_cooldown()
     waiting = Repository.objects.get()
-    assert in_processes(8, lambda: circuit.claim_look(waiting)) == 1
+    assert in_processes(8, lambda: circuit.claim_look(waiting) is not None) == 1
 
 
 def test_a_new_watch_of_what_can_be_seen_again_is_the_probe(

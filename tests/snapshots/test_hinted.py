@@ -21,7 +21,8 @@ from repositories.git import clones
 from repositories.models import App, Repository, Watch
 from repositories.repo_lock import repo_lock
 from repositories.repo_lock.slots import fetch_slot
-from snapshots import hinted, jobs
+from snapshots import hinted, jobs, manifest
+from snapshots.look import take_snapshot
 from snapshots.models import Snapshot
 from tests.support.worker import Work
 
@@ -338,6 +339,24 @@ def test_a_hint_that_comes_during_a_probe_is_not_lost(
     queue.connection().delete(queue.key_of(queue.URGENT))
     work()
     assert alice.files_of(repository.public_id) == remote.files()
+
+
+def test_a_look_that_saw_an_older_commit_than_one_that_is_still_being_hashed_looks_again(
+    repository: Repository, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.commit({"new.md": "older"})
+    write, unwritten = manifest.write, Mock(return_value=False)
+
+    def fetch_the_newer_one() -> None:
+        remote.commit({"new.md": "newer"})
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest, "write", unwritten)
+            take_snapshot(repository.pk, job_id="overtakes")
+
+    after_the_next_question(monkeypatch, fetch_the_newer_one)
+    take_snapshot(repository.pk, job_id="overtaken")
+    write(*unwritten.call_args.args, **unwritten.call_args.kwargs)
+    assert Repository.objects.get().commit_sha == remote.tip()
 
 
 @pytest.fixture(params=["without a snapshot", "that takes long"])

@@ -146,6 +146,13 @@ def test_a_repository_that_is_not_healthy_or_has_news_is_left_to_git(
     assert git_host.count(remote, "ls-refs") == asked
 
 
+def test_a_host_that_cannot_be_asked_at_all_is_left_to_git(watch: Watch, settings: Settings, tmp_path: Path) -> None:
+    """The file of the authorities is being replaced."""
+    settings.GIT_CA_FILE = tmp_path / "not there.pem"
+    assert schedule.tick() == 1
+    assert waiting() == [f"snapshot-{watch.repository_id}"]
+
+
 @pytest.mark.parametrize(
     "state",
     [{"access_denied_at": LONG_AGO}, {"status": WatchStatus.FAILED}, {"status": WatchStatus.PENDING}],

@@ -22,6 +22,7 @@ from repositories.hooks import OpenHook, Watched
 log = logging.getLogger("docora.hooks")
 
 ACCEPTED, IGNORED, REFUSED = "accepted", "ignored", "refused"
+_TOO_MANY = "Too many requests."
 
 # KEYS: the bucket of the address, that of the hook, the hook's log, then those of the hints.
 # ARGV: the allowances of both buckets, whether the proof holds, what is written down, then the words of the hints.
@@ -31,7 +32,10 @@ _TAKE_IN = f"""
 {hints.GIVE}
 local _, wait = spend(KEYS[1], ARGV[1], 60, 1)
 if wait == 0 and ARGV[3] == '1' then _, wait = spend(KEYS[2], ARGV[2], 60, 1) end
-if wait > 0 then return {{tostring(wait)}} end
+if wait > 0 then
+  note(KEYS[3], ARGV[4], ARGV[5], '{REFUSED}', '{_TOO_MANY}')
+  return {{tostring(wait)}}
+end
 note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
 """

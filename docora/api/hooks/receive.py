@@ -27,7 +27,7 @@ from docora.api.hooks.proofs import Proofs
 from docora.api.problems import answer_to, check_length
 from docora.limits import rate
 from docora.limits.client_address import address_behind_proxies, client_address
-from docora.short_requests import SHORT
+from docora.short_requests import LARGEST, SHORT
 from repositories import hooks
 from repositories.base import log_context, queue
 from repositories.errors import BodyIncomplete, DocoraError, Malformed, QueueUnavailable, RateLimited, WrongProof
@@ -35,13 +35,11 @@ from repositories.hooks import OpenHook, Push
 
 log = logging.getLogger("docora.hooks")
 
-# GitHub sends no larger ones.
-_MOST_BYTES = 25 << 20
 _PIECE = 64 << 10
 # An app knows the secret of its own hook and could send what takes a hundred times its size in memory when it is
 # parsed. A larger push is not read: the repository is known, so the look is asked for all the same.
 _MOST_PARSED_OF_AN_APP = 1 << 20
-# Seconds that a git host may take to send the body.
+# Seconds for a body that is still arriving: Docora's own web server has all of it before, others may not.
 _PATIENCE = 10.0
 
 # What an unknown id is checked against, so that it takes as long as a known one.
@@ -55,7 +53,7 @@ def find(hook_ids: Sequence[str]) -> list[OpenHook]:
 
 def verify(hook: OpenHook, headers: Mapping[str, str], pieces: Iterable[bytes]) -> bytes | None:
     """The body; None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
-    kept = _MOST_BYTES if hook.host else _MOST_PARSED_OF_AN_APP + 1
+    kept = LARGEST if hook.host else _MOST_PARSED_OF_AN_APP + 1
     # Always two, so that the time does not tell that a secret was changed lately.
     proofs = Proofs(headers, [*hook.secrets, *_NO_HOOK.secrets][:2])
     body = bytearray()
@@ -103,7 +101,7 @@ def unavailable(error: Exception) -> HttpResponse:
 @require_POST
 def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     try:
-        check_length(request, most=_MOST_BYTES)
+        check_length(request, most=LARGEST)
         return _receive(request, hook_id)
     except DocoraError as error:
         return answer_to(error)

@@ -139,6 +139,42 @@ def test_a_job_that_a_worker_has_just_taken_is_not_queued_again() -> None:
     assert waiting() == []
 
 
+def test_a_job_that_its_taker_has_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker died, or was cut off from Redis, after it had taken the job and before it noted that it runs."""
+    ask()
+    queue.connection().delete(f"rq:queue:{queue.SNAPSHOTS}")
+    ask()
+    assert queue.is_alive("job")
+    monkeypatch.setattr(queue, "_LOST_AFTER", -1)
+    assert not queue.is_alive("job")
+    ask()
+    assert waiting() == ["job"]
+    assert queue.is_alive("job")
+
+
+def test_a_round_behind_that_was_lost_is_asked_for_again(
+    start: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask()
+    start("job")
+    ask()
+    queue.connection().delete(f"rq:queue:{queue.SNAPSHOTS}")
+    ask()
+    monkeypatch.setattr(queue, "_LOST_AFTER", -1)
+    ask()
+    assert waiting() == ["job-again"]
+
+
+def test_a_job_that_was_put_off_in_another_lane_is_queued_in_the_one_that_is_asked_for(
+    start: Callable[[str], Job],
+) -> None:
+    ask()
+    put_off(start("job"))
+    queue.enqueue(queue.DELIVERIES, "builtins.abs", -1, job_id="job", timeout=60)
+    assert queue.named(queue.DELIVERIES).job_ids == ["job"]
+    assert queue.named(queue.SNAPSHOTS).scheduled_job_registry.get_job_ids() == []
+
+
 def test_asking_while_redis_is_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = redis.Redis.from_url("unix:///nowhere.sock", retry=None)
     monkeypatch.setattr("repositories.base.connections.connect", lambda **_: nowhere)

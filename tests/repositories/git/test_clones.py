@@ -152,6 +152,16 @@ def test_a_repository_that_changes_its_hash_is_cloned_anew(fetch: Fetch, key: st
     assert contents(key, fetch()) == {b"README.md": b"new", b"more.md": b"more"}
 
 
+def test_the_default_branch_is_that_of_the_remote_and_not_of_what_it_has_fetched_itself(
+    remote: HostedRepository,
+) -> None:
+    remote.git("update-ref", "refs/remotes/origin/trunk", remote.tip() or "")
+    remote.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    tip = clones.look(clones.Remote(url=RemoteUrl.parse(remote.url)), "")
+    assert tip
+    assert (tip.sha, tip.source) == (remote.tip(), "refs/heads/main")
+
+
 def test_what_was_looked_at_is_fetched_although_the_remote_has_moved_on(
     key: str, remote: HostedRepository, held: HeldLock
 ) -> None:

@@ -82,6 +82,14 @@ def test_no_clone_lies_inside_another_one() -> None:
     assert not inner.startswith(f"{outer}/")
 
 
+def test_no_path_has_the_key_of_a_longer_one() -> None:
+    """Else its owner would be shown what somebody else's long path leads to."""
+    key = RemoteUrl.parse("https://gitlab.com/" + "a" * 250).clone_key
+    _, _, segment = key.partition("/")
+    assert RemoteUrl.parse(f"https://gitlab.com/{segment}").clone_key != key
+    assert is_clone_key(key)
+
+
 _SEGMENT = st.text(
     st.characters(codec="ascii", exclude_characters="/?#@\\ ", min_codepoint=33), min_size=1, max_size=60
 )

@@ -93,3 +93,12 @@ def test_a_lost_lock_is_not_inherited(server: redis.Redis) -> None:
         wait_until(lambda: held.lost)
         with held.inherit():
             pytest.fail("a child could have been started")
+
+
+def test_starting_anew_ends_the_thread_that_renewed() -> None:
+    with repo_lock(KEY, job_id="42"):
+        thread = door._here.watchdog._thread
+    door.start_anew()
+    assert thread
+    thread.join(timeout=30)
+    assert not thread.is_alive()

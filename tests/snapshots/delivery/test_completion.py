@@ -324,6 +324,24 @@ def test_it_waits_while_files_are_on_their_way(watch: Watch, alice: Receiver) ->
     assert len(told(alice)) == 1
 
 
+def test_a_delivery_that_it_kept_waiting_is_requested_at_its_end(
+    watch: Watch, remote: HostedRepository, alice: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Completion.objects.update(pending=True)
+    announce = completion.announce
+
+    def announce_beside_a_commit(*arguments: Any) -> float | None:
+        remote.commit({"README.md": "two"})
+        take_snapshot(watch.repository_id, job_id="look")
+        queue.drop(f"deliver-{watch.pk}")
+        tell.deliver(watch.pk, job_id="another")
+        return announce(*arguments)
+
+    monkeypatch.setattr(completion, "announce", announce_beside_a_commit)
+    tell.send_complete(watch.pk, job_id="test", lane="deliveries")
+    assert queue.is_alive(f"deliver-{watch.pk}")
+
+
 @pytest.mark.parametrize("ask", [redelivery.resync, redelivery.retry_parked])
 def test_what_somebody_asked_for_again_is_complete_again(watch: Watch, alice: Receiver, work: Work, ask: Any) -> None:
     first = last_payload(alice)

@@ -296,6 +296,24 @@ def test_a_run_that_has_lost_its_lock_writes_nothing_down(
     assert Delivered.objects.count() == Delivery.objects.count() == 0
 
 
+def test_a_run_that_was_frozen_beyond_its_lock_sends_nothing_more(
+    alice_app: App, alice: Receiver, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may have told newer contents meanwhile."""
+    watch = watches.watch(alice_app, remote.url)
+    snapshots.take_snapshot(watch.repository_id, job_id="look")
+    make = Run._tell
+
+    def freeze_and_make(run: Run, *arguments: Any) -> None:
+        run._held.lease.lose()
+        make(run, *arguments)
+
+    monkeypatch.setattr(Run, "_tell", freeze_and_make)
+    with pytest.raises(LockLostError):
+        tell.deliver(watch.pk, job_id="test")
+    assert alice.requests == []
+
+
 def test_a_run_that_has_lost_its_lock_waits_for_no_answer(
     alice_app: App, alice: Receiver, remote: HostedRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

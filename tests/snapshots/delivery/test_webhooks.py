@@ -331,6 +331,7 @@ class TestAnswers:
 
     def test_retry_after_as_a_date(self) -> None:
         assert outgoing.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+        assert outgoing.seconds_of("Mon, 01 Jan 99999999999999999999 00:00:00 GMT") is None
         assert outgoing.seconds_of("Wed, 21 Oct 2115 07:28:00 GMT") == 86400
 
 
