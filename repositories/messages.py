@@ -3,6 +3,7 @@
 By dotted name, because what works on a message may be in a room above this one.
 """
 
+import hashlib
 from collections.abc import Callable
 
 from django.conf import settings
@@ -87,8 +88,8 @@ def purge_clone(clone_key: str, *, repository_id: int) -> None:
 
 def recheck_owner(owner: str) -> None:
     """Raises redis.RedisError if it cannot be queued."""
-    # The id is made of what an id may contain, and may be shared: the job looks at all that is there when it runs.
-    job_id = "recheck-" + "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in owner[:100])
+    # A hash, because an id may not contain all that a name may.
+    job_id = f"recheck-{hashlib.sha256(owner.lower().encode(errors='replace')).hexdigest()[:32]}"
     queue.enqueue_now(queue.SNAPSHOTS, "repositories.jobs.recheck_owner", owner, job_id=job_id, timeout=_SHORT)
 
 

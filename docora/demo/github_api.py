@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from docora.demo.githost import GitHost, HostedRepository
 
 _INSTALLATION = re.compile(r"/api/v3/repos/([^/]+)/([^/]+)/installation")
+_INSTALLATION_BY_NUMBER = re.compile(r"/api/v3/repositories/(\d+)/installation")
 _TOKENS = re.compile(r"/api/v3/app/installations/(\d+)/access_tokens")
 _LONGEST_SIGNATURE = 600
 
@@ -53,6 +54,7 @@ class GitHubApi:
         self._public_key = public_key
         self._installations: dict[str, Installation] = {}
         self._issued: list[_Issued] = []
+        self._moved: list[tuple[str, str]] = []
         host.api = self
 
     @property
@@ -79,6 +81,10 @@ class GitHubApi:
         if suspended:
             self.withdraw_tokens()
 
+    def move(self, path: str, to: str) -> None:
+        """A repository has another name, or another owner, from now on; the old path leads to its number."""
+        self._moved.append((path, to))
+
     def withdraw_tokens(self) -> None:
         """Before their end, as GitHub does when an installation changes."""
         for issued in self._issued:
@@ -89,6 +95,8 @@ class GitHubApi:
         self.requests.append(f"{method} {path}")
         status, content = self._answer(method, path, authorization, body)
         headers = {"Content-Type": "application/json; charset=utf-8", "Date": formatdate(self._now(), usegmt=True)}
+        if status == 301:
+            headers["Location"] = content["url"]
         return status, headers, json.dumps(content).encode()
 
     def _answer(self, method: str, path: str, authorization: str, body: bytes) -> tuple[int, dict[str, Any]]:
@@ -97,7 +105,9 @@ class GitHubApi:
         if not self._is_signed(authorization.removeprefix("Bearer ")):
             return 401, {"message": "A JSON web token could not be decoded"}
         if found := _INSTALLATION.fullmatch(path):
-            return self._find(*found.groups())
+            return self._find_or_lead_on(*found.groups())
+        if found := _INSTALLATION_BY_NUMBER.fullmatch(path):
+            return self._find(*self._moved[int(found[1])][1].split("/"))
         if (found := _TOKENS.fullmatch(path)) and method == "POST":
             return self._issue(int(found[1]), json.loads(body))
         return 404, {"message": "Not Found"}
@@ -114,6 +124,12 @@ class GitHubApi:
         is_now = claims["iat"] <= now < claims["exp"] <= now + _LONGEST_SIGNATURE
         return is_now and str(claims["iss"]) == self._app_id
 
+    def _find_or_lead_on(self, owner: str, name: str) -> tuple[int, dict[str, Any]]:
+        for number, (path, _) in enumerate(self._moved):
+            if path == f"{owner}/{name}":
+                return 301, {"url": f"{self.url}/repositories/{number}/installation"}
+        return self._find(owner, name)
+
     def _find(self, owner: str, name: str) -> tuple[int, dict[str, Any]]:
         installation = self._installations.get(owner.lower())
         if installation is None or not installation.covers(name):
@@ -126,7 +142,7 @@ class GitHubApi:
             return 404, {"message": "Not Found"}
         if installation.is_suspended:
             return 403, {"message": "This installation has been suspended"}
-        (name,) = wanted["repositories"]
+        [name] = wanted.get("repositories") or [self._moved[n][1].split("/")[1] for n in wanted["repository_ids"]]
         repository = self._host.find(f"{installation.owner}/{name}")
         if repository is None or not installation.covers(name) or wanted["permissions"] != {"contents": "read"}:
             return 422, {"message": "There is at least one repository that does not exist or is not accessible"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from django.conf import settings
 from repositories.base import outgoing
 from repositories.errors import HostUnavailable
 
+# Where the installation of a repository is asked for by its number, which a rename does not change.
+_BY_NUMBER = re.compile(r"/repositories/(\d+)/installation")
 _LONGEST_ANSWER = 1 << 18
 # GitHub accepts ten minutes; a minute each way is left for clocks that differ.
 _SIGNED_FOR = 480
@@ -38,6 +41,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
+    path: str
     status: int
     headers: Mapping[str, str]
     body: Any
@@ -49,6 +53,12 @@ class _Answer:
             return parsedate_to_datetime(self.headers.get("Date", "")).timestamp()
         except ValueError:
             return None
+
+    @property
+    def owner(self) -> str:
+        """Of an installation: the account that it is at."""
+        account = self.body.get("account")
+        return str(account.get("login")) if isinstance(account, dict) else ""
 
     @property
     def is_throttled(self) -> bool:
@@ -71,9 +81,12 @@ def git_address() -> str:
 def make_token(owner: str, name: str) -> Made | None:
     """A token that reads the contents of this repository alone; None if the GitHub App is not installed there."""
     found = _ask("GET", f"/repos/{quote(owner, safe='')}/{quote(name, safe='')}/installation")
-    if not found:
+    # One that has moved to another owner is not what the operator has granted, although the GitHub App may read it.
+    if not found or found.owner.lower() != owner.lower():
         return None
-    wanted = {"repositories": [name], "permissions": {"contents": "read"}}
+    moved = _BY_NUMBER.fullmatch(found.path)
+    one = {"repository_ids": [int(moved[1])]} if moved else {"repositories": [name]}
+    wanted = {**one, "permissions": {"contents": "read"}}
     made = _ask("POST", f"/app/installations/{int(found.body['id'])}/access_tokens", wanted)
     if not made:
         return None
@@ -99,7 +112,7 @@ def _ask(method: str, path: str, body: object = None) -> _Answer | None:
 def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
     try:
         with asyncio.Runner() as runner:
-            return runner.run(_send(method, settings.GITHUB_APP_API_URL + path, body, _signed(now)))
+            return runner.run(_send(method, path, body, _signed(now)))
     except TimeoutError:
         raise HostUnavailable(
             f"The API of the GitHub App cannot be reached: timed out after {settings.GIT_ASK_TIMEOUT:g} s."
@@ -109,7 +122,8 @@ def _call(method: str, path: str, body: object, *, now: float) -> _Answer:
         raise HostUnavailable(f"The API of the GitHub App cannot be reached: {reason}.") from None
 
 
-async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
+async def _send(method: str, path: str, body: object, signed: str) -> _Answer:
+    url = settings.GITHUB_APP_API_URL + path
     timeout = aiohttp.ClientTimeout(total=settings.GIT_ASK_TIMEOUT)
     headers = {**_HEADERS, "Authorization": f"Bearer {signed}"}
     async with (
@@ -122,9 +136,8 @@ async def _send(method: str, url: str, body: object, signed: str) -> _Answer:
             if len(text) > _LONGEST_ANSWER:
                 raise ValueError("its answer is too long")
         is_json = response.content_type == "application/json"
-        return _Answer(
-            status=response.status, headers=response.headers, body=json.loads(text) if is_json and text else None
-        )
+        parsed = json.loads(text) if is_json and text else None
+        return _Answer(path=path, status=response.status, headers=response.headers, body=parsed)
 
 
 def _signed(now: float) -> str:

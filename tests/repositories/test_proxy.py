@@ -185,7 +185,9 @@ class TestTheGitHubApp:
 
     def answer(self, question: Question) -> HostAnswer:
         facts: dict[str, object] = (
-            {"id": 7} if "installation" in question.path.rpartition("/")[2] else {"token": "ghs_one"}
+            {"id": 7, "account": {"login": "acme"}}
+            if "installation" in question.path.rpartition("/")[2]
+            else {"token": "ghs_one"}
         )
         facts |= {"expires_at": "2100-01-01T00:00:00Z"}
         return HostAnswer([json.dumps(facts).encode()], headers={"Content-Type": "application/json"})

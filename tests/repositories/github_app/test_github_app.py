@@ -21,6 +21,7 @@ from docora.demo.receiver import Receiver
 from repositories import access, accounts, github_app, hooks, timing, watches
 from repositories.base import queue
 from repositories.errors import AccessDenied, HostUnavailable
+from repositories.git.urls import RemoteUrl
 from repositories.github_app import _api
 from repositories.models import App, Repository, Watch, WatchStatus
 from snapshots.look import take_snapshot
@@ -126,6 +127,28 @@ def test_a_grant_is_for_the_host_of_the_github_app(
     with pytest.raises(AccessDenied):
         watches.watch(alice_app, secret.url)
     assert api.requests == []
+
+
+def test_a_renamed_repository_is_read_by_its_number(
+    api: GitHubApi, secret: HostedRepository, git_host: GitHost
+) -> None:
+    git_host.create("acme/renamed", private_to={"somebody"})
+    git_host.remove(secret)
+    api.move("acme/Secret", to="acme/renamed")
+    assert github_app.token_of_installation(RemoteUrl.parse(secret.url)) == api.tokens[-1]
+
+
+def test_a_repository_that_moved_to_another_owner_is_not_what_was_granted(
+    alice_app: App, api: GitHubApi, secret: HostedRepository, git_host: GitHost
+) -> None:
+    """Although the GitHub App is installed at the other owner too."""
+    accounts.grant(alice_app, "acme/*")
+    api.install("victim")
+    git_host.create("victim/secret", private_to={"somebody"})
+    api.move("acme/Secret", to="victim/secret")
+    with pytest.raises(AccessDenied):
+        watches.watch(alice_app, secret.url)
+    assert api.tokens == []
 
 
 def test_the_token_is_renewed_before_its_end(watch: Watch, api: GitHubApi, fake_redis: fakeredis.FakeRedis) -> None:
