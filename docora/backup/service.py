@@ -52,7 +52,7 @@ def restore(file: Path, *, keys_file: Path | None = None, say: Callable[[str], N
     preflight.check_writable(settings.DATA_DIR, "DOCORA_DATA_DIR")
     with preflight.keep_stopped(settings.DATA_DIR):
         _check_target()
-        with archive.unpacked(file, settings.DATA_DIR) as (facts, copy):
+        with archive.unpacked(file, _beside_database()) as (facts, copy):
             say(f"{file}: Docora {facts.version}, {facts.engine}, of {facts.made_at}")
             _check_fit(facts)
             if keys_file:
@@ -64,6 +64,15 @@ def restore(file: Path, *, keys_file: Path | None = None, say: Callable[[str], N
                 condition.check_keys()
                 new_life.begin()
         _forget_queue()
+
+
+def _beside_database() -> Path:
+    """Of SQLite: on its file system, where the copy can take its place."""
+    if connection.vendor != "sqlite":
+        return settings.DATA_DIR
+    folder = sqlite.database_file().absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _database() -> ModuleType:

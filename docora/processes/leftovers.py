@@ -6,6 +6,7 @@ A scope is such a mark or the beginning of one. Forks show the environment with 
 the forks of one child are found by their session instead, which is the child's.
 """
 
+import logging
 import os
 import signal
 import time
@@ -14,6 +15,11 @@ from collections.abc import Iterable
 import psutil
 
 from docora.processes.mark import MARK
+
+log = logging.getLogger("docora.processes")
+
+# Seconds. A process that waits for a disk which does not answer cannot be killed before it does.
+_KILLED_WITHIN = 10.0
 
 
 def is_within(mark: str, scope: str) -> bool:
@@ -45,8 +51,12 @@ def end(scope: str, *, patience: float) -> None:
 
 
 def kill(scope: str, *, session: int | None = None, sparing: str | None = None) -> None:
-    """Return when no such process is left; also those are killed that are forked while this runs."""
+    """Return when no such process is left, or none can be killed; also those are killed that are forked meanwhile."""
+    deadline = time.monotonic() + _KILLED_WITHIN
     while processes := find(scope, session=session, sparing=sparing):
+        if time.monotonic() > deadline:
+            log.error("Cannot be killed: %s", ", ".join(f"{each.name()} ({each.pid})" for each in processes))
+            return
         # Stopped first: a worker that sees its horse die would count the job as failed.
         _send(processes, signal.SIGSTOP)
         _send(processes, signal.SIGKILL)

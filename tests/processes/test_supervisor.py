@@ -170,6 +170,17 @@ def test_the_forks_of_a_dead_child_are_found_where_the_kernel_does_not_end_them(
     assert not is_running(orphan)
 
 
+def test_a_process_that_cannot_be_killed_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a git that waits for a disk which does not answer."""
+    monkeypatch.setattr(leftovers, "find", lambda *_, **__: [psutil.Process()])
+    monkeypatch.setattr(leftovers, "_send", lambda *_: None)
+    monkeypatch.setattr(leftovers, "_KILLED_WITHIN", 0.05)
+    leftovers.kill("run")
+    assert f"({os.getpid()})" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("mark", "scope", "expected"),
     [
