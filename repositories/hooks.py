@@ -71,7 +71,7 @@ class OpenHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """What a git host says it has. Every word of it is a hint.
+    """What a git host says was pushed. It is used as a reason to look, and for nothing else.
 
     `refs` are full names, such as refs/heads/main; None: the host did not say, or too much was said to be read.
     """

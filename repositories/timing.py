@@ -17,8 +17,7 @@ from repositories.models import App, Repository, Watch
 M = TypeVar("M", bound=Model)
 
 _LONGEST_PAUSE = 3600.0
-# A repository is looked at ten times within the time for which it has been quiet: after a minute every six seconds, if
-# MIN_RESCAN_INTERVAL allowed that.
+# The pause before a look is a tenth of the time since the last change, within the limits of the settings.
 _LOOKS_WITHIN_QUIET_TIME = 10
 _RESTING_HOST = "docora:resting-host:"
 

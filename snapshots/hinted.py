@@ -32,7 +32,7 @@ def look(repository_id: int, *, job_id: str) -> float | None:
     try:
         pause_after_failure = take_snapshot(repository_id, job_id=job_id, hint=hint, urgent=True)
     except LockTimeoutError as error:
-        # A fetch of this repository is under way. What comes behind it looks again.
+        # A fetch of this repository is under way: an ordinary look waits for its end.
         log.info("Left the hint to the ordinary queue: %s", error)
         messages.take_snapshot(repository_id, planned=False)
         return None
@@ -51,5 +51,5 @@ def look_in_turn(repository_id: int, *, job_id: str) -> float | None:
     hint = hints.newest(repository_id)
     pause = take_snapshot(repository_id, job_id=job_id, hint=hint)
     if hint and pause is None and not hints.answer(repository_id, hint):
-        return 0.0  # a newer one has come during the look, and may have left it to us
+        return 0.0  # a newer one came during the look, and may have queued no job because of this one
     return pause

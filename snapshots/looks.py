@@ -49,7 +49,7 @@ class _Look:
     """The watches whose token is used."""
     asked_at: datetime | None = None
     seconds: float = 0.0
-    """How long the remote took to answer; 0 for a look that another one's answer has put off."""
+    """How long the remote took to answer; 0 if it was not asked, because its host wants to be left alone."""
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from snapshots.paths import GitPath
 # An attempt was accepted if its answer was 2xx, or 404 to a delete: the app does not have the file.
 _GONE_BEFORE = Q(event="delete", status=404)
 ACCEPTED = Q(status__gte=200, status__lt=300) | _GONE_BEFORE
-# In this order, SQLite finds that REFUSED alone, and no answer alone, are parts of the index of those that failed.
+# This order is that of the partial index: in another one, SQLite would not use it for REFUSED or NO_ANSWER alone.
 _NOT_2XX = Q(status__lt=200) | Q(status__gte=300)
 NO_ANSWER = Q(status__isnull=True)
 _INDEXED = _NOT_2XX | NO_ANSWER

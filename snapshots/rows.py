@@ -27,7 +27,7 @@ def insert(
     *,
     instead_of: Sequence[str] = (),
 ) -> None:
-    """Insert rows of these fields; where one of the same `instead_of` is there, it is overwritten."""
+    """Insert rows of these fields. A row that has the same values in the fields `instead_of` is overwritten."""
     if not rows:
         return
     quote, meta = connection.ops.quote_name, model._meta

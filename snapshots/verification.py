@@ -40,7 +40,7 @@ def verify(watch: Watch, claimed: dict[bytes, bytes], *, partial: bool = False) 
     What is missing or different is sent again, and so are the deletes of what the app should not have any more.
     """
     missing, different = dict[int, bytes](), dict[int, bytes]()
-    for file_id, path, sha256 in _acknowledged(watch):
+    for file_id, path, sha256 in _acknowledged_of(watch, list(claimed)) if partial else _acknowledged(watch):
         has = claimed.pop(path, None)
         if has is None and not partial:
             missing[file_id] = path
@@ -72,6 +72,15 @@ def _acknowledged(watch: Watch) -> Iterator[tuple[int, bytes, bytes]]:
     columns = rows.values_list("file_id", "file__path", "file__raw_path", "sha256")
     for file_id, path, raw, sha256 in columns.iterator(chunk_size=2000):
         yield file_id, GitPath.of_row(path, raw).raw, bytes(sha256)
+
+
+def _acknowledged_of(watch: Watch, paths: list[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
+    """The same for these paths alone, without reading what else the app has."""
+    known = dict(_known(watch, paths))
+    for batch in batches(known):
+        rows = Delivered.objects.filter(HELD, watch=watch, file__in=batch)
+        for file_id, sha256 in rows.values_list("file_id", "sha256"):
+            yield file_id, known[file_id], bytes(sha256)
 
 
 def _known(watch: Watch, paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

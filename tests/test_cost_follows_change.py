@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_network
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from docora.console import deliveries
@@ -24,8 +26,9 @@ from docora.console.deliveries import WhenFilter
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import accounts, watches
+from repositories.base import queue
 from repositories.models import App, Repository, Watch, WatchStatus
-from snapshots import changes, feed, look
+from snapshots import changes, feed, look, schedule
 from snapshots.delivery import redelivery, tell
 from snapshots.models import Delivered, Delivery, FileVersion, Parked
 from tests.conftest import put_fake_redis
@@ -40,6 +43,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("large_repository")
 FILES = 100_000
 # What one statement may cost. A scan of one of the large tables would cost ten times as much.
 MOST = 50_000
+# What all statements of a change may cost together: no more than a step for each file, however many they are.
+MOST_IN_ALL = 100_000
 # Of the attempts that a list of the console counts or searches; in earnest, some ten thousands.
 SHOWN = 500
 
@@ -106,11 +111,12 @@ def statistics(large: Large, request: pytest.FixtureRequest) -> bool:
 
 @contextmanager
 def cheap() -> Iterator[None]:
-    """No statement of this block reads more than a small part of the repository."""
+    """Neither one statement of this block nor all of them read more than a small part of the repository."""
     with counted() as work:
         yield
     assert work.statements
     assert work.most < (MOST, ""), work.most
+    assert work.total < MOST_IN_ALL, sorted(work.statements, key=itemgetter(1))[-10:]
 
 
 def test_one_changed_file_is_found_and_told(large: Large) -> None:
@@ -139,6 +145,45 @@ def test_a_parked_file_is_tried_again(large: Large) -> None:
         redelivery.retry_parked(watch)
         large.deliver()
     assert large.told() == [[("create", "README.md")], []]
+
+
+def test_what_an_app_may_have_of_a_run_that_was_cut_off_is_found_among_what_changed(large: Large) -> None:
+    Watch.objects.update(begun_sequence=Repository.objects.get().sequence)
+    large.remote.commit({"README.md": "two"})
+    with cheap():
+        large.look()
+        large.deliver()
+    assert large.told() == [[("update", "README.md")]] * 2
+
+
+def test_an_app_is_told_that_it_has_all_of_a_commit(large: Large) -> None:
+    App.objects.update(events=["sync_complete"])
+    large.remote.commit({"README.md": "two"})
+    with cheap():
+        large.look()
+        large.deliver()
+    assert [[event for event, _ in told] for told in large.told()] == [["update", "sync_complete"]] * 2
+
+
+def test_an_unchanged_look_and_the_tick_around_it(large: Large) -> None:
+    large.look()
+    large.deliver()
+    Repository.objects.update(next_check_at=timezone.now())
+    queue.connection().set("docora:last-reconciled", "now")
+    with cheap():
+        assert schedule.tick() == 0
+    assert Repository.objects.get().last_checked_at
+
+
+@pytest.mark.parametrize("has", ["all of it", "another file"])
+def test_an_app_verifies_by_the_digest_or_a_few_of_its_files(large: Large, has: str) -> None:
+    api, watch = Api(large.bearer_tokens[0]), large.watches[0]
+    claim: dict[str, Any] = {"digest": watch.digest}
+    if has == "another file":
+        claim = {"files": [{"path": "README.md", "sha": "0" * 64}], "partial": True}
+    with cheap():
+        answer = api.call("POST", f"/api/repositories/{watch.repository.public_id}/verify", claim)
+    assert answer.json()["equal"] == (has == "all of it")
 
 
 def test_an_app_that_was_never_in_sync_is_compared_once_file_by_file(large: Large) -> None:

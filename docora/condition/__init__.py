@@ -105,7 +105,7 @@ class Concern:
     reason: str
     hint: str
     begins: bool = True
-    """False: no reason for a new alert, but one that was told is not over either."""
+    """False: this begins no alert, but an alert that has begun is not over while this lasts."""
 
     @property
     def key(self) -> str:

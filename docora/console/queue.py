@@ -1,7 +1,8 @@
 """The pages of the queue: its lines and workers, one job, and what an operator may do with jobs.
 
-Not django-rq's own pages: the policy of our pages refuses their scripts, they do not fit a phone, and a look at them
-moves jobs. Every role sees these pages. The permission to act is `django_rq.admin`; what acts is a POST, and is logged.
+Not django-rq's own pages: the policy of our pages refuses their scripts, they do not fit a phone, and opening them runs
+RQ's clean-up. Every role sees these pages. The permission to act is `django_rq.admin`; what acts is a POST, and is
+logged.
 """
 
 from collections.abc import Callable

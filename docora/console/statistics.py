@@ -26,7 +26,7 @@ LAST_BOUND = _BOUNDS[-1]
 BEYOND = f"more than {span(timedelta(milliseconds=LAST_BOUND))}"
 # Rows of the last moments of a minute may be written a little after it.
 _SETTLING = timedelta(minutes=2)
-# Of an hour that is not settled yet, every minute is among these.
+# So many minutes cover every hour that is not settled yet.
 _MINUTES = 62
 _ALL = "all"
 

@@ -105,7 +105,7 @@ def buckets_of_hook(address: str, hook_id: str) -> dict[str, int]:
 
 def check_hook(address: str, hook_id: str, *, through: redis.Redis) -> float:
     """Raises when the address has sent too many hooks. Returns the seconds for which the hook's own allowance is used
-    up, which only somebody who knows its secret may hear of. Counts nothing."""
+    up; tell them only after the proof has held. Counts nothing."""
     buckets = buckets_of_hook(address, hook_id)
     wait_of_address, wait_of_hook = map(float, through.eval(_LOOK_AT_TWO, 2, *buckets, *buckets.values()))
     if wait_of_address:

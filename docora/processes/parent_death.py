@@ -23,7 +23,7 @@ def end_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """For a process that `parent` has just forked: get this signal when the parent ends."""
     if _prctl:
         _prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the kernel knew the wish
+        if os.getppid() != parent:  # it ended before prctl took effect
             os.kill(os.getpid(), number)
 
 

@@ -1,4 +1,4 @@
-"""What has happened since Redis was new: counters and histograms, in one hash that every process adds to.
+"""What has happened since Redis was last emptied: counters and histograms, in one hash that every process adds to.
 
 A run adds up what it did in its own memory and writes it once, at its end. Counting rows of a log instead would go
 backwards when the log is trimmed. Labels have few values, which are listed here, so that their number stays bounded.

@@ -34,7 +34,7 @@ _RUNNING = {JobStatus.STARTED}
 _AGAIN = "-again"
 # A running job is heard of every few seconds; after this silence its worker is dead.
 _SILENCE = timedelta(seconds=30)
-# A job whose process was killed has not failed: it is tried again, but a deadly one not for ever.
+# A job whose process was killed has not failed: it is tried again, three times at the most.
 _AFTER_A_CRASH = [1, 5, 30]
 # Seconds for which a job that says it waits must be seen in no line before it counts as lost.
 _LOST_AFTER = 30.0

@@ -228,7 +228,7 @@ def _move_to_slow_lane(watch: Watch, reason: str) -> None:
 
 
 def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0, afresh: bool = False) -> float:
-    """The pauses grow from attempt to attempt, but not for an endpoint that takes a part each time."""
+    """The pauses grow from attempt to attempt. A run that made progress (`afresh`) begins with the first one."""
     attempts = 1 if afresh else watch_state.failures_in_a_row(watch, error.code) + 1
     pause = max(timing.pause_after(attempts), at_least)
     watch_state.put_off(watch, error, attempts=attempts, until=timezone.now() + timedelta(seconds=pause))

@@ -17,6 +17,7 @@ from docora.demo.receiver import Receiver
 from repositories import hooks, messages, watches
 from repositories.models import App, Hook, Repository, Watch
 from tests.support.api import Api
+from tests.support.database_work import counted
 from tests.support.git_hooks import ZERO, Sender, Sent, github, gitlab, sign
 from tests.support.hook_cast import MadeHook, waiting
 from tests.support.worker import Work
@@ -135,6 +136,16 @@ def test_the_hook_of_a_host_is_for_every_watched_ref_of_the_pushed_repository(
     assert waiting() == [f"hint-{watch.repository_id}"]
     assert send(secret, "acme/handbook", "refs/heads/next").to(url).status_code == 202
     assert waiting() == [f"hint-{watch.repository_id}", f"hint-{other.repository_id}"]
+
+
+@pytest.mark.any_database
+def test_the_hook_of_a_host_does_not_read_all_repositories(watch: Watch) -> None:
+    names = [f"acme/handbook-{number}" for number in range(5000)]
+    Repository.objects.bulk_create(Repository(url=name, clone_key=name) for name in names)
+    with counted() as work:
+        [found] = hooks._of_host(watch.repository.remote.address, "Acme/Handbook")
+    assert found.pk == watch.repository_id
+    assert work.most < (5000, "")
 
 
 def test_the_hook_of_a_host_is_not_for_others(of_host: tuple[str, str], watch: Watch, settings: Settings) -> None:

@@ -69,7 +69,7 @@ def _plans_analyzed(work: Work) -> Iterator[None]:
     """Each statement runs twice: once with its plan, and taken back; then as it was meant."""
 
     def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        if sql.startswith(_PLANNED) and not many:
+        if sql.lstrip().startswith(_PLANNED) and not many:
             work.statements.append((sql, STEPS_PER_ROW * _rows_and_pages(sql, params)))
         return execute(sql, params, many, context)
 

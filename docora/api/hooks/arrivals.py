@@ -39,7 +39,7 @@ end
 note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
 """
-# By which Redis knows the script once it has it.
+# The SHA-1 of the script, for EVALSHA.
 _NAME = hashlib.sha1(_TAKE_IN.encode(), usedforsecurity=False).hexdigest()
 
 

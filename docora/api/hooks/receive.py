@@ -2,8 +2,8 @@
 
 `receive` is the view of POST /hooks/{id}, where a git host tells of a push. Short hooks, which come in bursts, go the
 same steps in `together`. The answer waits for nothing but one read of the database and Redis, and for Redis no longer
-than one command may take: the first that fails is the answer. An unknown id and a wrong proof are answered alike, after
-the same work.
+than one command may take; if either fails, it is 503. An unknown id and a wrong proof are answered alike, after the
+same work.
 
 A body of ordinary size is verified before the limits are looked at: that costs less than asking for them, and they are
 asked for together with all else that Redis does for a hook (`arrivals`). Nothing large is read before.
