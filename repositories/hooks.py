@@ -43,7 +43,7 @@ SELECT id, ref, branch, sequence FROM repositories_repository WHERE lower(clone_
 """
 _LOG = "docora:hook:{}"
 _LOG_KEPT = 90 * 24 * 3600
-_LONGEST_EVENT = 60
+_LONGEST_EVENT = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,8 @@ class Log:
     refused: int = 0
     last_at: datetime | None = None
     last_event: str = ""
+    last_delivery: str = ""
+    """The id by which the git host knows it."""
     last_outcome: str = ""
     last_error_at: datetime | None = None
     last_error: str = ""
@@ -226,9 +228,10 @@ def _may_have_changed(repository: Watched, push: Push) -> bool:
 
 # In Lua: write down what has arrived. The outcome is accepted, ignored or refused.
 NOTE = f"""
-local function note(key, now, event, outcome, error)
+local function note(key, now, event, delivery, outcome, error)
   redis.call('HINCRBY', key, outcome, 1)
-  redis.call('HSET', key, 'last_at', now, 'last_event', string.sub(event, 1, {_LONGEST_EVENT}), 'last_outcome', outcome)
+  redis.call('HSET', key, 'last_at', now, 'last_event', string.sub(event, 1, {_LONGEST_EVENT}),
+    'last_delivery', string.sub(delivery, 1, {_LONGEST_EVENT}), 'last_outcome', outcome)
   if error ~= '' then redis.call('HSET', key, 'last_error_at', now, 'last_error', error) end
   redis.call('EXPIRE', key, {_LOG_KEPT})
 end
@@ -256,6 +259,7 @@ def _read_log(raw: dict[bytes, bytes]) -> Log:
         refused=int(facts.get("refused", 0)),
         last_at=_moment(facts.get("last_at")),
         last_event=facts.get("last_event", ""),
+        last_delivery=facts.get("last_delivery", ""),
         last_outcome=facts.get("last_outcome", ""),
         last_error_at=_moment(facts.get("last_error_at")),
         last_error=facts.get("last_error", ""),

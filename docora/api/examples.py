@@ -77,7 +77,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "accepted": 41,
         "ignored": 3,
         "refused": 1,
-        "last_delivery": {"at": "2026-01-31T09:35:00Z", "event": "push", "outcome": "accepted"},
+        "last_delivery": {
+            "at": "2026-01-31T09:35:00Z",
+            "id": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+            "event": "push",
+            "outcome": "accepted",
+        },
         "last_error": {"at": "2026-01-30T17:02:11Z", "message": "The proof is missing or wrong."},
     },
     "WatchRequest": {"github_url": _WATCHED["github_url"], "github_token": "github_pat_11ABC", **_OPTIONS},

@@ -169,6 +169,7 @@ def _arrivals(log: hooks.Log) -> list[Fact]:
     return [
         ("Last arrived", ago(log.last_at)),
         ("It was", log.last_event or NOTHING),
+        ("Its id at the git host", code(log.last_delivery) if log.last_delivery else NOTHING),
         ("What became of it", badge(log.last_outcome, _TONES[log.last_outcome]) if log.last_outcome else NOTHING),
         ("Accepted, ignored, refused", _counts(log)),
         ("Last error", log.last_error or NOTHING),

@@ -190,6 +190,7 @@ def test_an_app_makes_changes_sees_and_ends_its_hook(
     state = alice_api.get(path).json()
     assert (state["accepted"], state["ignored"], state["refused"]) == (2, 0, 1)
     assert state["last_delivery"]["event"] == "push"
+    assert state["last_delivery"]["id"] == "f6266f16-1bf3-46a5-9ea4-602e06ead473"
     assert state["last_error"]["message"]
     assert not any(secret in str(state) for secret in (first["secret"], second["secret"]))
     for other in (bob_api.get(path), bob_api.call("POST", path), bob_api.call("DELETE", path)):

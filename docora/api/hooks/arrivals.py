@@ -33,11 +33,11 @@ _TAKE_IN = f"""
 local _, wait = spend(KEYS[1], ARGV[1], 60, 1)
 if wait == 0 and ARGV[3] == '1' then _, wait = spend(KEYS[2], ARGV[2], 60, 1) end
 if wait > 0 then
-  note(KEYS[3], ARGV[4], ARGV[5], '{REFUSED}', '{_TOO_MANY}')
+  note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], '{REFUSED}', '{_TOO_MANY}')
   return {{tostring(wait)}}
 end
-note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
-return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 8)}}))}}
+note(KEYS[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
+return {{'0', unpack(give_hints({{unpack(KEYS, 4)}}, {{unpack(ARGV, 9)}}))}}
 """
 # The SHA-1 of the script, for EVALSHA.
 _NAME = hashlib.sha1(_TAKE_IN.encode(), usedforsecurity=False).hexdigest()
@@ -50,6 +50,7 @@ class Arrival:
     hook: OpenHook
     address: str
     event: str
+    delivery: str
     outcome: str
     is_proven: bool = True
     error: str = ""
@@ -62,7 +63,8 @@ class Arrival:
         buckets = rate.buckets_of_hook(self.address, self.hook.public_id)
         hint_keys, hint_words = hints.script_arguments(self.hint_at, by_hook=True)
         keys = [*buckets, hooks.log_key(self.hook.public_id), *hint_keys]
-        written_down = (hint_words[0], self.event.encode(errors="replace"), self.outcome, self.error)
+        sent = (text.encode(errors="replace") for text in (self.event, self.delivery))
+        written_down: list[str | bytes | int] = [hint_words[0], *sent, self.outcome, self.error]
         return keys, [*buckets.values(), int(self.is_proven), *written_down, *hint_words]
 
 

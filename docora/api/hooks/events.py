@@ -1,6 +1,6 @@
 """What a hook tells of: the repository's path and the refs that were pushed. Read only after its proof has held."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -11,6 +11,11 @@ from repositories.hooks import Push
 
 # Gitea and Forgejo send GitHub's headers beside their own.
 _EVENT_HEADERS = ("X-Forgejo-Event", "X-Gitea-Event", "X-GitHub-Event", "X-Gitlab-Event", "X-Event-Key")
+# By which the host lists what it has sent.
+_DELIVERY_HEADERS = (
+    *("X-Forgejo-Delivery", "X-Gitea-Delivery", "X-GitHub-Delivery"),
+    *("X-Gitlab-Event-UUID", "X-Request-UUID", "webhook-id"),
+)
 # A system hook of GitLab says in its body what it tells of.
 _PUSHES = {"push", "Push Hook", "Tag Push Hook", "System Hook", "repo:push"}
 _GITLAB_PUSHES = {"push", "tag_push"}
@@ -19,7 +24,15 @@ _INSTALLATIONS = {"installation", "installation_repositories"}
 
 
 def event_of(headers: Mapping[str, str]) -> str:
-    return next((headers[name] for name in _EVENT_HEADERS if headers.get(name)), "")
+    return _first(headers, _EVENT_HEADERS)
+
+
+def delivery_of(headers: Mapping[str, str]) -> str:
+    return _first(headers, _DELIVERY_HEADERS)
+
+
+def _first(headers: Mapping[str, str], names: Iterable[str]) -> str:
+    return next((headers[name] for name in names if headers.get(name)), "")
 
 
 def is_push(event: str) -> bool:

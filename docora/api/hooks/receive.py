@@ -69,7 +69,8 @@ def read(
     """What the hook tells of; `body` is what `verify` has returned."""
     event = events.event_of(headers)
     address = address_behind_proxies(remote_address, headers)
-    arrival = partial(Arrival, hook=hook, address=address, event=event, request_id=request_id)
+    delivery = events.delivery_of(headers)
+    arrival = partial(Arrival, hook=hook, address=address, event=event, delivery=delivery, request_id=request_id)
     if body is None:
         return arrival(outcome=REFUSED, error="The proof is missing or wrong.", is_proven=False)
     content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()

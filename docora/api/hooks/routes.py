@@ -30,6 +30,7 @@ class NewHook(Schema):
 
 class LastDelivery(Schema):
     at: datetime
+    id: str = Field(description="By which the host lists it among its deliveries, where it sends one.")
     event: str = Field(description="As the host calls it.")
     outcome: Literal["accepted", "ignored", "refused"]
 
@@ -72,7 +73,12 @@ def show_hook(request: HttpRequest, repository_id: str) -> HookState:
     """What has arrived at the hook lately."""
     hook = hooks.of(watch_of(app_of(request), repository_id))
     log = hooks.logs([hook.public_id])[hook.public_id]
-    delivery: dict[str, Any] = {"at": log.last_at, "event": log.last_event, "outcome": log.last_outcome}
+    delivery: dict[str, Any] = {
+        "at": log.last_at,
+        "id": log.last_delivery,
+        "event": log.last_event,
+        "outcome": log.last_outcome,
+    }
     return HookState(
         url=_url(request, hook),
         created_at=hook.created_at,
