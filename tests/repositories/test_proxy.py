@@ -7,7 +7,9 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -339,42 +341,32 @@ class TestWebhooks:
         assert way.heads == []
 
 
-class receiver:
-    def __init__(self, tls: ssl.SSLContext) -> None:
-        self._tls = tls
+@contextmanager
+def receiver(tls: ssl.SSLContext) -> Iterator[int]:
+    """The port of one that accepts everything."""
+    ready, stop = threading.Event(), asyncio.Event()
+    found: dict[str, Any] = {}
 
-    def __enter__(self) -> int:
-        import threading
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        return web.Response()
 
-        started: asyncio.Future[int] | None = None
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._port = 0
+    async def serve() -> None:
+        runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        found.update(port=runner.addresses[0][1], loop=asyncio.get_running_loop())
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
 
-        async def serve() -> None:
-            async def answer(_request: web.BaseRequest) -> web.Response:
-                return web.Response()
-
-            self._runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
-            await self._runner.setup()
-            await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
-            self._port = self._runner.addresses[0][1]
-            ready.set()
-
-        def run() -> None:
-            self._loop.run_until_complete(serve())
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._runner.cleanup())
-            self._loop.close()
-
-        self._thread = threading.Thread(target=run, name="receiver")
-        self._thread.start()
-        assert ready.wait(10), started
-        return self._port
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="receiver")
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield found["port"]
+    finally:
+        found["loop"].call_soon_threadsafe(stop.set)
+        thread.join()
 
 
 @pytest.mark.django_db(transaction=True)
