@@ -71,7 +71,7 @@ def _beside_database() -> Path:
     if connection.vendor != "sqlite":
         return settings.DATA_DIR
     folder = sqlite.database_file().absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
+    preflight.check_writable(folder, "DATABASE_URL")
     return folder
 
 

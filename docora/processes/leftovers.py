@@ -55,7 +55,7 @@ def kill(scope: str, *, session: int | None = None, sparing: str | None = None) 
     deadline = time.monotonic() + _KILLED_WITHIN
     while processes := find(scope, session=session, sparing=sparing):
         if time.monotonic() > deadline:
-            log.error("Cannot be killed: %s", ", ".join(f"{each.name()} ({each.pid})" for each in processes))
+            log.error("These processes cannot be killed: %s", ", ".join(str(each.pid) for each in processes))
             return
         # Stopped first: a worker that sees its horse die would count the job as failed.
         _send(processes, signal.SIGSTOP)

@@ -1,7 +1,6 @@
 """Messages to the workers, by dotted name: one pending job per id, however often it is asked for."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,7 +36,8 @@ _SILENCE = timedelta(seconds=30)
 # A job whose process was killed has not failed: it is tried again, three times at the most.
 _AFTER_A_CRASH = [1, 5, 30]
 # Seconds for which a job that says it waits must be seen in no line before it counts as lost.
-_LOST_AFTER = 30.0
+_LOST_AFTER = 30
+_NOTED_FOR = 3600
 _IN_NO_LINE = "docora:in-no-line:{}:{}"
 # In one step: a crash between two would leave a job in no queue, with its id taken.
 _MOVE_TO_FRONT = "if redis.call('LREM', KEYS[1], 1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[1], ARGV[1]) end"
@@ -266,10 +266,10 @@ def _is_lost(job_id: str) -> bool:
         places.lpos(line.key, job_id)
         if any(place is not None for place in places.execute()):
             return False
-    seen, now = _IN_NO_LINE.format(job_id, job.enqueued_at), time.time()
-    if redis_server.set(seen, now, nx=True, ex=3600):
+    seen = _IN_NO_LINE.format(job_id, job.enqueued_at)
+    if redis_server.set(seen, 1, nx=True, ex=_NOTED_FOR):
         return False
-    is_lost = now - float(redis_server.get(seen) or now) > _LOST_AFTER
+    is_lost = _NOTED_FOR - redis_server.ttl(seen) > _LOST_AFTER
     if is_lost:
         log.error("Job %s was in no queue although it was waiting; it is asked for again", job_id)
     return is_lost
