@@ -13,6 +13,7 @@ from docora import env, keys, logs
 from docora.console.theme import UNFOLD as UNFOLD
 from docora.existing_sqlite import ExistingSqlite
 from docora.keys import read_rsa_key
+from repositories.base import queue_names
 
 # A missing git is told in one line by the commands that need it, not by GitPython's import.
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
@@ -134,7 +135,7 @@ if not env.REDIS_URL and len(str(REDIS_SOCKET)) > 100:
 # JSON, not pickle, and the functions below alone: reading what somebody else has written to Redis must not run code.
 RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 600}
-    for name in ("urgent", "snapshots", "deliveries", "deliveries-slow")
+    for name in queue_names.ALL
 }
 RQ = {
     "WORKER_CLASS": "docora.processes.kept_horse.HorseKeepingWorker",

@@ -171,7 +171,11 @@ class Shell:
         return re.sub(theirs, lambda found: self.words[found[0]], command)
 
     def run(self, command: str) -> str:
+        """What needs no shell is run without one, in a fork that starts at once."""
         assert command in EXECUTED
+        if command.startswith("manage.py "):
+            _python, _manage, *words = shlex.split(self.spell_out(command))
+            return self.service.manage(*words, typed="yes\n").stdout
         done = subprocess.run(
             ["sh", "-c", self.spell_out(command)],
             env=self.service.environment,

@@ -5,7 +5,6 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 
 import redis
-from django.conf import settings
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from rq import Worker
@@ -51,7 +50,7 @@ def _queues(connection: redis.Redis) -> Iterator[Metric]:
     ages = GaugeMetricFamily(
         "docora_oldest_job_age_seconds", "How long the oldest job has been waiting in its queue.", labels=["queue"]
     )
-    for name in settings.RQ_QUEUES:
+    for name in queue.ALL:
         line = queue.named(name)
         with connection.pipeline(transaction=False) as pipeline:
             pipeline.llen(line.key)
@@ -85,7 +84,7 @@ def _workers(connection: redis.Redis) -> Iterator[Metric]:
         (name, "busy" if state == "busy" else "idle") for _, names, state in alive for name in names.split(",")
     )
     workers = GaugeMetricFamily("docora_workers", "Workers that are alive, by queue.", labels=["queue", "state"])
-    for name in settings.RQ_QUEUES:
+    for name in queue.ALL:
         for state in ("idle", "busy"):
             workers.add_metric([name, state], numbers[name, state])
     yield workers

@@ -3,7 +3,6 @@
 import time
 
 import redis
-from django.conf import settings
 
 from repositories.base import queue
 
@@ -22,7 +21,7 @@ def seconds_since_tick(connection: redis.Redis | None = None) -> float | None:
 
 def seconds_waited() -> float:
     """How long the job that is next in its queue has been there; the longest of all queues."""
-    return max((_waited(name) for name in settings.RQ_QUEUES), default=0.0)
+    return max((_waited(name) for name in queue.ALL), default=0.0)
 
 
 def untended_queues() -> list[str]:
@@ -31,7 +30,7 @@ def untended_queues() -> list[str]:
 
 
 def queues_without_worker() -> list[str]:
-    return [name for name in settings.RQ_QUEUES if not count_workers(name)]
+    return [name for name in queue.ALL if not count_workers(name)]
 
 
 def count_workers(name: str = "", *, connection: redis.Redis | None = None) -> int:

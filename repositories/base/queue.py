@@ -18,16 +18,14 @@ from rq.serializers import JSONSerializer
 
 from repositories.base import connections, log_context
 from repositories.base.listed_job import ListedJob
+from repositories.base.queue_names import ALL as ALL
+from repositories.base.queue_names import DELIVERIES as DELIVERIES
+from repositories.base.queue_names import SLOW_DELIVERIES as SLOW_DELIVERIES
+from repositories.base.queue_names import SNAPSHOTS as SNAPSHOTS
+from repositories.base.queue_names import URGENT as URGENT
 
 log = logging.getLogger("docora.queue")
 
-# Looks that a hint asks for, and their deliveries. Long work never waits or runs here: it moves to the queues below.
-URGENT = "urgent"
-SNAPSHOTS = "snapshots"
-DELIVERIES = "deliveries"
-# Endpoints that hang wait here, so that they never hold a worker of the others.
-SLOW_DELIVERIES = "deliveries-slow"
-ALL = (URGENT, SNAPSHOTS, DELIVERIES, SLOW_DELIVERIES)
 _WAITING = {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.DEFERRED, JobStatus.CREATED}
 _RUNNING = {JobStatus.STARTED}
 _AGAIN = "-again"

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support import warm_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -24,14 +22,10 @@ class Demo:
         self.folder = folder
         self.output = folder.parent / "output.txt"
         inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "demo", *options],
-                cwd=ROOT,
-                env=inherited | {"TMPDIR": str(folder), "DOCORA_DATA_DIR": str(folder.parent / "data")},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+        environment = inherited | {"TMPDIR": str(folder), "DOCORA_DATA_DIR": str(folder.parent / "data")}
+        with self.output.open("w") as output, Path(os.devnull).open() as nothing:
+            self.process = warm_python.start(
+                "demo", *options, environment=environment, stdin=nothing, stdout=output, stderr=output
             )
 
     def text(self) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from pytest_django import Settings
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
+from repositories.base import queue_names
 from repositories.repo_lock import lock_status, repo_lock
 from tests.support import warm_python
 from tests.support.lock_cast import KEY, Cast, send, waiters, work
@@ -110,12 +110,12 @@ def test_waiting_for_a_lock_uses_up_no_attempt_for_real_failures(cast: Cast, enq
 
 def test_the_command_starts_docoras_worker_on_all_queues(cast: Cast, valkey_socket: Path) -> None:
     url = f"unix://{valkey_socket}"
-    for name in django_settings.RQ_QUEUES:
+    for name in queue_names.ALL:
         queue = Queue(name, connection=cast.server, serializer=JSONSerializer)
         queue.enqueue_call("time.sleep", args=(0,), result_ttl=0)
     environment = {"PATH": os.environ["PATH"], "DOCORA_DATA_DIR": str(cast.folder), "REDIS_URL": url}
     environment["DJANGO_SETTINGS_MODULE"] = "tests.support.service_settings"
     result = warm_python.run("rqworker", "--burst", environment=environment, timeout=60)
     assert result.returncode == 0, result.stderr
-    assert not any(Queue(name, connection=cast.server).count for name in django_settings.RQ_QUEUES)
+    assert not any(Queue(name, connection=cast.server).count for name in queue_names.ALL)
     assert not cast.server.keys("rq:failed:*")

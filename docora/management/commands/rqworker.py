@@ -3,7 +3,6 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandError
 from django_rq.management.commands.rqworker import Command as RqWorkerCommand
 
@@ -31,8 +30,8 @@ class Command(RqWorkerCommand):
         parser.set_defaults(serializer="rq.serializers.JSONSerializer", worker_ttl=30, with_scheduler=True)
 
     def handle(self, *queues: str, **options: Any) -> None:
-        if unknown := set(queues).difference(settings.RQ_QUEUES):
-            known = ", ".join(settings.RQ_QUEUES)
+        if unknown := set(queues).difference(queue.ALL):
+            known = ", ".join(queue.ALL)
             raise CommandError(f"There is no queue {', '.join(sorted(unknown))}. The queues are {known}.")
         if not options["skip_checks"]:  # `up` has looked before it forked: each look costs a worker 4 MB of its own
             canary.check_keys_at_start()
@@ -42,7 +41,7 @@ class Command(RqWorkerCommand):
 
 def _served(named: tuple[str, ...], *, only: bool) -> tuple[str, ...]:
     """Installations that start a worker for snapshots and one for deliveries serve hooks without being told."""
-    served = named or tuple(settings.RQ_QUEUES)
+    served = named or queue.ALL
     if only or {queue.SNAPSHOTS, queue.DELIVERIES}.isdisjoint(served):
         return served
     return (queue.URGENT, *(name for name in served if name != queue.URGENT))
