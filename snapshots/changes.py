@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from repositories.models import Watch
 from snapshots.models import Delivered, File, FileVersion, Parked
 from snapshots.paths import GitPath
+from snapshots.rows import are_close
 
 # Files that are compared with one query per table. No cursor stays open while acknowledgements are written.
 BATCH = 500
@@ -161,9 +162,8 @@ class Version(NamedTuple):
 def rows_of(column: str, file_ids: Sequence[int]) -> Q:
     """The rows of these files, which are sorted, and perhaps some others. By range, where that reads few others: a list
     of 500 ids takes Django 4 ms."""
-    first, last = file_ids[0], file_ids[-1]
-    if last - first < 4 * len(file_ids):
-        return Q((f"{column}__gte", first), (f"{column}__lte", last))
+    if are_close(file_ids):
+        return Q((f"{column}__gte", file_ids[0]), (f"{column}__lte", file_ids[-1]))
     return Q((f"{column}__in", file_ids))
 
 

@@ -1,6 +1,7 @@
 """One child of the supervisor: how it is forked and logged, and how long to wait before it is started again."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import shutil
@@ -52,6 +53,8 @@ class Child:
         self.starts += 1
         self.keep_log_bounded()
         self.process = _FORK.Process(target=self._work, args=(os.getpid(),))
+        # A garbage collection in the child would write to all that is here now, and so copy it.
+        gc.freeze()
         # A signal that comes before the fork has handlers of its own would be taken by the supervisor's, and lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:

@@ -39,8 +39,8 @@ class Worker(RqWorker):
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
         parent_death.end_forks_with_us()
-        # A garbage collection in the fork of a job would copy every page of what is here now: exempt it.
-        gc.collect()
+        # A garbage collection in the fork of a job would copy every page of what is here now: exempt it. Without
+        # collecting first, which would itself copy some of what the workers share.
         gc.freeze()
 
     def run_maintenance_tasks(self) -> None:

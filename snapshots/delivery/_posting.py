@@ -159,6 +159,7 @@ class _Lane:
 
     def __init__(self, target: _Target, options: dict[int, Any]) -> None:
         self._target = target
+        self._url = ""
         self.handle = pycurl.Curl()
         for option, value in options.items():
             self.handle.setopt(option, value)
@@ -171,10 +172,11 @@ class _Lane:
         self._head_size = self._read = 0
         self._body = b""
         self._forbidden = ""
-        self.handle.setopt(pycurl.URL, str(URL(url)))  # in ASCII, as it goes over the wire
-        self.handle.setopt(
-            pycurl.HTTPHEADER, [*_FIXED_HEADERS, *(f"{name}: {value}" for name, value in headers.items())]
-        )
+        if url != self._url:
+            self.handle.setopt(pycurl.URL, str(URL(url)))  # in ASCII, as it goes over the wire
+            self._url = url
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        self.handle.setopt(pycurl.HTTPHEADER, [*_FIXED_HEADERS, *lines])
         self.handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
         self.handle.setopt(pycurl.POSTFIELDS, body)
 

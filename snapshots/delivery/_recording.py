@@ -14,7 +14,7 @@ from django.db import connection
 
 from repositories.models import Watch
 from snapshots import rows
-from snapshots.changes import Change, Event, rows_of
+from snapshots.changes import Change, Event
 from snapshots.delivery.webhooks import Answer
 from snapshots.digests import Holdings
 from snapshots.models import Delivered, Delivery, Parked, Snapshot, is_accepted
@@ -85,6 +85,7 @@ _READ_WATCH = f'SELECT {_COLUMNS} FROM "repositories_watch" WHERE "id" = %s'  # 
 # of a killed worker, and the messages are sent again.
 _NO_WAIT = "set_config('synchronous_commit', 'off', true)"
 _LOCK_WATCH = f'SELECT {_COLUMNS}, {_NO_WAIT} FROM "repositories_watch" WHERE "id" = %s FOR UPDATE'  # noqa: S608
+_READ_DELIVERED = 'SELECT "file_id", "sha256", "again" FROM "snapshots_delivered" WHERE "watch_id" = %s AND '
 _WRITE_WATCH = 'UPDATE "repositories_watch" SET "files" = %s, "digest" = %s, "step" = %s WHERE "id" = %s'
 
 
@@ -126,13 +127,10 @@ def _insert(watch: Watch, changes: Iterable[Change], *, instead_of: Sequence[str
 
 def _rows_before(watch: Watch, changes: Sequence[Change]) -> dict[int, tuple[bytes, str | None]]:
     """What the app had of these files, by their ids: the SHA-256, and what it was to be told again."""
-    if not changes:
-        return {}
-    file_ids = sorted(change.file_id for change in changes)
-    found = Delivered.objects.filter(rows_of("file", file_ids), watch=watch)
-    return {
-        file_id: (bytes(sha256), again) for file_id, sha256, again in found.values_list("file_id", "sha256", "again")
-    }
+    condition, values = rows.among('"file_id"', sorted(change.file_id for change in changes))
+    with connection.cursor() as cursor:
+        cursor.execute(_READ_DELIVERED + condition, [watch.pk, *values])
+        return {file_id: (bytes(sha256), again) for file_id, sha256, again in cursor.fetchall()}
 
 
 def _sum_up(now: WatchNow, changes: Sequence[Change], before: dict[int, tuple[bytes, str | None]]) -> Holdings:
@@ -162,18 +160,19 @@ _LOGGED = (
 
 
 def log_attempts(watch: Watch, snapshot: Snapshot, outcomes: Iterable[Outcome]) -> None:
-    now = rows.now()
-    rows.insert(Delivery, _LOGGED, [(watch.pk, *_attempt(outcome, snapshot, now)) for outcome in outcomes])
+    now, moment = rows.now(), rows.moments()
+    values = [(watch.pk, *_attempt(each, moment(each.sent_at), snapshot, now)) for each in outcomes]
+    rows.insert(Delivery, _LOGGED, values)
 
 
-def _attempt(outcome: Outcome, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
+def _attempt(outcome: Outcome, sent_at: Any, snapshot: Snapshot, now: Any) -> tuple[Any, ...]:
     change, answer = outcome.change, outcome.answer
     return (
         *(outcome.message_id, change.event.value, change.path.text, change.sha256.hex(), snapshot.commit_sha),
         *(
             outcome.piece,
             outcome.pieces,
-            rows.moment(outcome.sent_at),
+            sent_at,
             outcome.transfer,
             change.previous if change.event is Event.UPDATE else None,
             change.manual,
