@@ -33,7 +33,18 @@ def may_be_urgent(watch: Watch) -> bool:
     return is_quick and watch.synced_sequence > 0
 
 
-def leave_urgent_lane(app: App) -> None:
+def leaves_lane(app: App, answer: Answer, lane: str) -> bool:
+    """Whether this answer took so long that the app is served in a slower lane from now on."""
+    if not answer.timed_out or lane == queue.SLOW_DELIVERIES:
+        return False
+    if lane == queue.URGENT:
+        _leave_urgent_lane(app)
+    else:
+        move_to_slow_lane(app, answer.error)
+    return True
+
+
+def _leave_urgent_lane(app: App) -> None:
     """For a while: a message that times out in the urgent lane is sent once more in the ordinary one."""
     queue.connection().set(_TOO_SLOW.format(app.pk), 1, ex=_TOO_SLOW_FOR)
 

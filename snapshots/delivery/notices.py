@@ -125,11 +125,7 @@ def _attempt(watch: Watch, message: Message, number: int, lane: str, most: float
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     _count(answer, lane)
-    if answer.timed_out and lane == queue.URGENT:
-        endpoint.leave_urgent_lane(watch.app)
-        return Attempt(moved=True)
-    if answer.timed_out and lane != queue.SLOW_DELIVERIES:
-        endpoint.move_to_slow_lane(watch.app, answer.error)
+    if endpoint.leaves_lane(watch.app, answer, lane):
         return Attempt(moved=True)
     if answer.status == 410:
         accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))

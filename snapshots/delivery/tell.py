@@ -161,10 +161,9 @@ def _deliver_newest(watch: Watch, lane: str, held: HeldLock, counts: counters.Co
         request_snapshot(watch.repository)
         return None
     except TakesLong as error:
-        if lane == queue.URGENT:
-            return 0.0
-        _move_to_slow_lane(watch, str(error))
-        return None
+        if lane != queue.URGENT:
+            endpoint.move_to_slow_lane(watch.app, str(error))
+        return _in_slower_lane(watch, lane)
     except (GitError, ForbiddenAddress) as error:
         return _put_off(watch, error)
     if told.failure:
@@ -205,12 +204,8 @@ def _complete(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Coun
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:
     app = watch.app
-    if answer.timed_out and lane == queue.URGENT:
-        endpoint.leave_urgent_lane(app)
-        return 0.0
-    if answer.timed_out and lane != queue.SLOW_DELIVERIES:
-        _move_to_slow_lane(watch, answer.error)
-        return None
+    if endpoint.leaves_lane(app, answer, lane):
+        return _in_slower_lane(watch, lane)
     endpoint.note_failure(app, accepted_some=told.accepted_some)
     if reason := endpoint.reason_to_disable(app, answer):
         accounts.disable_app(app, reason)
@@ -221,10 +216,12 @@ def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float
     return _put_off(watch, error, at_least=answer.retry_after or 0.0, afresh=told.made_progress)
 
 
-def _move_to_slow_lane(watch: Watch, reason: str) -> None:
-    """The delivery is requested again after this run, in the lane that the app is in by then."""
-    endpoint.move_to_slow_lane(watch.app, reason)
+def _in_slower_lane(watch: Watch, lane: str) -> float | None:
+    """What was urgent goes on at once; else the delivery is requested again after this run, in the slow lane."""
+    if lane == queue.URGENT:
+        return 0.0
     watch_state.put_back(Watch.objects.filter(pk=watch.pk))
+    return None
 
 
 def _put_off(watch: Watch, error: DocoraError, *, at_least: float = 0.0, afresh: bool = False) -> float:
