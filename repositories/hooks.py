@@ -19,6 +19,7 @@ from repositories.base import crypto, queue
 from repositories.errors import InvalidUrl, NoHook
 from repositories.git.urls import RemoteUrl
 from repositories.models import Hook, Watch
+from repositories.watches import hold_watch
 
 # The secret before the newest one counts for so long: time to change it at the git host.
 OVERLAP = timedelta(days=1)
@@ -120,7 +121,7 @@ def open_for_host(host: str) -> tuple[Hook, str]:
 def change_secret(hook: Hook) -> str:
     secret = _new_secret()
     with transaction.atomic():
-        _hold_watch_of(hook)
+        _wait_for_renewal(hook)
         row = Hook.objects.select_for_update().get(pk=hook.pk)
         row.previous_secret, row.secret = row.secret, secret
         row.previous_secret_until = timezone.now() + OVERLAP
@@ -132,14 +133,14 @@ def change_secret(hook: Hook) -> str:
 def close(hook: Hook) -> None:
     """Whatever arrives from now on is refused."""
     with transaction.atomic():
-        _hold_watch_of(hook)
+        _wait_for_renewal(hook)
         Hook.objects.filter(pk=hook.pk).delete()
 
 
-def _hold_watch_of(hook: Hook) -> None:
-    """A watch that is renewed takes its hook along, under the lock of its row: wait until it has."""
+def _wait_for_renewal(hook: Hook) -> None:
+    """A watch that is renewed takes its hook along, under the lock of its row."""
     if hook.watch_id:  # else it is that of a host
-        Watch.objects.select_for_update().filter(pk=hook.watch_id).values("pk").first()
+        hold_watch(hook.watch_id)
 
 
 def of(watch: Watch) -> Hook:

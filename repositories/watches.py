@@ -276,6 +276,11 @@ def hold_app(app: App) -> bool:
     return App.objects.select_for_update(no_key=True).filter(pk=app.pk).values("pk").first() is not None
 
 
+def hold_watch(watch_id: int) -> bool:
+    """Lock the watch's row, before all that belongs to it, so that no two can deadlock. False if it has ended."""
+    return Watch.objects.select_for_update().filter(pk=watch_id).values("pk").first() is not None
+
+
 @contextmanager
 def _locked(app: App, repository_id: str) -> Iterator[Repository]:
     """A transaction that holds the row of a repository that the app watches, always before any of its watches' rows.

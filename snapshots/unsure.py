@@ -16,6 +16,7 @@ from django.db import transaction
 
 from repositories.models import Watch
 from repositories.selection import EVERYTHING, Selection
+from repositories.watches import hold_watch
 from snapshots.changes import (
     BATCH,
     Event,
@@ -38,8 +39,7 @@ def mark(watch: Watch, sequence: int) -> None:
     file_ids = _differing(watch, sequence)
     for start in range(0, len(file_ids), BATCH):
         with transaction.atomic():
-            # Before the rows that belong to it, as everybody does.
-            Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first()
+            hold_watch(watch.pk)
             _mark(watch, sequence, file_ids[start : start + BATCH])
 
 

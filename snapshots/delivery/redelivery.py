@@ -20,6 +20,7 @@ from repositories.base import queue
 from repositories.errors import EndpointDisabled
 from repositories.models import OptionalEvent, Watch
 from repositories.selection import EVERYTHING
+from repositories.watches import hold_watch
 from snapshots import manifest, unsure
 from snapshots.changes import Event, count_changes
 from snapshots.delivery import completion, notices
@@ -71,7 +72,7 @@ def retry_one_parked(parked: Parked) -> None:
 
 def _retry_parked(watch: Watch, rows: QuerySet[Parked]) -> None:
     with transaction.atomic():
-        _hold(watch)
+        hold_watch(watch.pk)
         rows.update(again=True)
         _ask_again(watch)
 
@@ -79,7 +80,7 @@ def _retry_parked(watch: Watch, rows: QuerySet[Parked]) -> None:
 def resync(watch: Watch) -> None:
     """The whole watch again: every file that the app has, with new message ids."""
     with transaction.atomic():
-        _hold(watch)
+        hold_watch(watch.pk)
         Delivered.objects.filter(HELD, watch=watch).update(again=Event.CREATE)
         Parked.objects.filter(watch=watch).update(again=True)
         # From the beginning: also a file of which the app has nothing, for whatever reason, is told.
@@ -91,7 +92,7 @@ def send_again(
 ) -> None:
     """Send these files again, by their ids, as these events. A delete names the content that the app says it has."""
     with transaction.atomic():
-        if not _hold(watch):
+        if not hold_watch(watch.pk):
             return
         for event, file_ids in ((Event.CREATE, creates), (Event.UPDATE, updates)):
             for batch in batches(file_ids):
@@ -135,19 +136,13 @@ def _redeliver(deliveries: list[Delivery]) -> None:
     last = {row.path: row for row in deliveries if row.event in _FILE_EVENTS}
     if last:
         with transaction.atomic():
-            if not _hold(watch):
+            if not hold_watch(watch.pk):
                 return
             for batch in batches(last.items()):
                 _mark(watch, dict(batch))
             _ask_again(watch)
     for event in {row.event for row in deliveries}.difference(_FILE_EVENTS):
         _repeat_notice(watch, event)
-
-
-def _hold(watch: Watch) -> bool:
-    """Lock the watch's row before the rows that belong to it, as a run does: so the two cannot deadlock. False if the
-    watch has ended."""
-    return Watch.objects.select_for_update().filter(pk=watch.pk).values("pk").first() is not None
 
 
 def _mark(watch: Watch, deliveries: dict[str, Delivery]) -> None:

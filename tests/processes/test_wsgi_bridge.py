@@ -1,13 +1,12 @@
 """The bridge from an event loop to a WSGI application: what the application gets, and what its clients get."""
 
-import asyncio
 import http.client
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from aiohttp import web
 from docora.processes import wsgi_bridge
 from docora.processes.wsgi_bridge import Application, Bridge
 from docora.short_requests import LARGEST, SHORT, ShortAnswer, ShortRequest
+from tests.support import served as server
 from tests.support.service import wait_until
 
 pytestmark = pytest.mark.any_database
@@ -24,32 +24,14 @@ pytestmark = pytest.mark.any_database
 LONG = 5 * SHORT + 7
 
 
-@contextmanager
-def served(application: Application, *, threads: int = 2) -> Iterator[int]:
-    """The port of a server that runs in a thread."""
-    ready, stop = threading.Event(), asyncio.Event()
-    found: dict[str, Any] = {}
+def served(application: Application, *, threads: int = 2) -> AbstractContextManager[int]:
+    """The port of a bridge to this application."""
 
-    async def serve() -> None:
+    def runner() -> web.AppRunner:
         front = Bridge(application, threads=threads).front()
-        runner = web.AppRunner(front, keepalive_timeout=5, lingering_time=1, shutdown_timeout=5, auto_decompress=False)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        found["port"] = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        found["loop"] = asyncio.get_running_loop()
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
+        return web.AppRunner(front, keepalive_timeout=5, lingering_time=1, shutdown_timeout=5, auto_decompress=False)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield found["port"]
-    finally:
-        found["loop"].call_soon_threadsafe(stop.set)
-        thread.join(10)
+    return server.served(runner)
 
 
 def call(port: int, method: str, target: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:

@@ -7,9 +7,7 @@ import logging
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from tests.support.certificates import Authority
 from tests.support.hostile_host import Answer as HostAnswer
 from tests.support.hostile_host import HostileHost, Question, hostile_host
 from tests.support.proxy import ForwardProxy, forward_proxy
+from tests.support.served import served
 
 pytestmark = pytest.mark.any_database
 
@@ -301,7 +300,7 @@ class TestWebhooks:
 
     def post(self, tls: ssl.SSLContext) -> Answer:
         """To a receiver that speaks TLS; it answers in a loop of its own, while ours stands still."""
-        with receiver(tls) as port:
+        with served(receiver, tls=tls) as port:
             credentials = accounts.onboard("Alice's search", f"https://127.0.0.1:{port}")
             app = App.objects.get(public_id=credentials.app_id)
             with WebhookClient[Message](app, timeout=10) as client:
@@ -341,32 +340,13 @@ class TestWebhooks:
         assert way.heads == []
 
 
-@contextmanager
-def receiver(tls: ssl.SSLContext) -> Iterator[int]:
-    """The port of one that accepts everything."""
-    ready, stop = threading.Event(), asyncio.Event()
-    found: dict[str, Any] = {}
+def receiver() -> web.ServerRunner:
+    """One that accepts everything."""
 
     async def answer(_request: web.BaseRequest) -> web.Response:
         return web.Response()
 
-    async def serve() -> None:
-        runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        found.update(port=runner.addresses[0][1], loop=asyncio.get_running_loop())
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="receiver")
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield found["port"]
-    finally:
-        found["loop"].call_soon_threadsafe(stop.set)
-        thread.join()
+    return web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
 
 
 @pytest.mark.django_db(transaction=True)
