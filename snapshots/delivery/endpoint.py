@@ -33,8 +33,8 @@ def may_be_urgent(watch: Watch) -> bool:
     return is_quick and watch.synced_sequence > 0
 
 
-def leaves_lane(app: App, answer: Answer, lane: str) -> bool:
-    """Whether this answer took so long that the app is served in a slower lane from now on."""
+def move_if_slow(app: App, answer: Answer, lane: str) -> bool:
+    """Serve the app in a slower lane from now on if it has not answered in time. Says whether it was moved."""
     if not answer.timed_out or lane == queue.SLOW_DELIVERIES:
         return False
     if lane == queue.URGENT:

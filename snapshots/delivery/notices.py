@@ -125,7 +125,7 @@ def _attempt(watch: Watch, message: Message, number: int, lane: str, most: float
     answer = _post(watch.app, message, timeout=endpoint.timeout(lane, settings.NOTICE_TIMEOUT))
     _log(watch, message, answer)
     _count(answer, lane)
-    if endpoint.leaves_lane(watch.app, answer, lane):
+    if endpoint.move_if_slow(watch.app, answer, lane):
         return Attempt(moved=True)
     if answer.status == 410:
         accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))

@@ -204,7 +204,7 @@ def _complete(watch: Watch, snapshot: Snapshot, lane: str, counts: counters.Coun
 
 def _after_failure(watch: Watch, told: Told, answer: Answer, lane: str) -> float | None:
     app = watch.app
-    if endpoint.leaves_lane(app, answer, lane):
+    if endpoint.move_if_slow(app, answer, lane):
         return _in_slower_lane(watch, lane)
     endpoint.note_failure(app, accepted_some=told.accepted_some)
     if reason := endpoint.reason_to_disable(app, answer):
