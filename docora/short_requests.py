@@ -9,7 +9,7 @@ from typing import Protocol
 
 # Bytes that the body of a short request has at most.
 SHORT = 64 << 10
-# That any body has at most. GitHub sends no larger hooks.
+# That a hook has at most. GitHub sends no larger ones.
 LARGEST = 25 << 20
 
 

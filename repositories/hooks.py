@@ -21,8 +21,11 @@ from repositories.git.urls import RemoteUrl
 from repositories.models import Hook, Watch
 from repositories.watches import hold_watch
 
-# The secret before the newest one counts for so long: time to change it at the git host.
+# Earlier secrets count for so long: time to change the secret at the git host. Not the last one alone: the answer with
+# it may have been lost, and the host has the one before.
 OVERLAP = timedelta(days=1)
+_MOST_PREVIOUS_SECRETS = 2
+MOST_SECRETS = 1 + _MOST_PREVIOUS_SECRETS
 
 # The hook of the operator's GitHub App. It has no row: its secret is a setting.
 GITHUB_APP_HOOK = "github-app"
@@ -61,7 +64,7 @@ class Watched:
 class OpenHook:
     """A hook as what arrives at it needs it: for the one repository, or for all of the host.
 
-    `secrets` are the newest and, while it counts, the one before it.
+    `secrets` are the newest and, while they count, those before it.
     """
 
     public_id: str
@@ -99,7 +102,7 @@ class Log:
 
 
 def open_for(watch: Watch) -> tuple[Hook, str]:
-    """The watch's hook with a new secret; the secret before it counts for OVERLAP."""
+    """The watch's hook with a new secret; those before it count for OVERLAP."""
     with transaction.atomic():
         Watch.objects.select_for_update().get(pk=watch.pk)
         hook = Hook.objects.filter(watch=watch).first()
@@ -123,9 +126,12 @@ def change_secret(hook: Hook) -> str:
     with transaction.atomic():
         _wait_for_renewal(hook)
         row = Hook.objects.select_for_update().get(pk=hook.pk)
-        row.previous_secret, row.secret = row.secret, secret
-        row.previous_secret_until = timezone.now() + OVERLAP
-        row.save(update_fields=["secret", "previous_secret", "previous_secret_until"])
+        now = timezone.now()
+        overlaps = row.previous_secret_until is not None and row.previous_secret_until > now
+        previous = [row.secret, *(row.previous_secrets.split() if overlaps else [])]
+        row.previous_secrets, row.secret = " ".join(previous[:_MOST_PREVIOUS_SECRETS]), secret
+        row.previous_secret_until = now + OVERLAP
+        row.save(update_fields=["secret", "previous_secrets", "previous_secret_until"])
     hook.refresh_from_db()
     return secret
 
@@ -175,7 +181,7 @@ def _opened(
     return OpenHook(
         public_id=public_id,
         host=host,
-        secrets=[_decrypt(stored) for stored in (secret, previous) if stored],
+        secrets=[_decrypt(secret), *(_decrypt(previous).split() if previous else [])],
         repository=Watched(pk, ref, branch, sequence) if pk else None,
     )
 

@@ -363,9 +363,15 @@ class Hook(models.Model):
     )
     host = models.CharField(max_length=255, blank=True, help_text="As in DOCORA_GIT_HOSTS, such as github.com.")
     secret = EncryptedField(editable=False)
-    previous_secret = EncryptedField(blank=True, default="", editable=False)
+    previous_secrets = EncryptedField(
+        blank=True,
+        default="",
+        editable=False,
+        db_column="previous_secret",
+        help_text="The newest first, with a blank between them.",
+    )
     previous_secret_until = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Until then, the secret before this one counts too."
+        null=True, blank=True, editable=False, help_text="Until then, the secrets before this one count too."
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 

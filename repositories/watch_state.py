@@ -153,7 +153,8 @@ def put_off(watch: Watch, error: DocoraError, *, attempts: int, until: datetime)
 def note_repository_failure(watches: QuerySet[Watch], error: DocoraError, *, failures: int) -> None:
     """Every watch of a repository that cannot be read shows why. One whose own token or endpoint fails keeps its
     reason, and the count of its attempts."""
-    watches.filter(access_denied_at=None).exclude(last_error_code=DeliveryFailed.code).update(
+    kept = (DeliveryFailed.code, EndpointDisabled.code)
+    watches.filter(access_denied_at=None).exclude(last_error_code__in=kept).update(
         status=_after(failures) if error.retriable else WatchStatus.FAILED,
         retry_count=failures,
         last_error_code=error.code,

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from repositories import access, circuit, github_app, messages, watch_state
 from repositories.base import queue
-from repositories.errors import AccessDenied, AppGone, NotWatched, TokenNeeded, TokenRefused, TooManyWatches
+from repositories.errors import AccessDenied, AppGone, GitError, NotWatched, TokenNeeded, TokenRefused, TooManyWatches
 from repositories.git import clones
 from repositories.git.urls import RemoteUrl
 from repositories.models import App, Hook, Repository, Watch
@@ -207,6 +207,11 @@ def purge(repository: Repository) -> None:
             unwatch(watch.app, repository.public_id)
 
 
+def shares_clone(repository: Repository) -> bool:
+    """Whether its clone is that of another ref too, and so stays when this one goes."""
+    return Repository.objects.filter(clone_key=repository.clone_key).exclude(pk=repository.pk).exists()
+
+
 def ask_for_snapshot(repository: Repository) -> None:
     """Look at the repository because somebody wants it now: an open circuit does not keep it waiting."""
     with transaction.atomic():
@@ -236,13 +241,18 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
 
 
 def _is_private(app: App, remote: RemoteUrl, ref: str, token: str = "") -> bool:
-    """Whether the repository cannot be read without a token. Asked only if the app has one, or a grant."""
+    """Whether the repository cannot be read without a token. Asked only if the app has one, or a grant.
+
+    It is shown and decides nothing, so a host that does not say it keeps nobody from watching.
+    """
     if not token and not github_app.granted(remote, [app.pk]):
         return False
     try:
         clones.look(clones.Remote(url=remote), ref)
     except AccessDenied:
         return True
+    except GitError:
+        return not Repository.objects.filter(clone_key=remote.clone_key, is_private=False).exists()
     return False
 
 
@@ -318,5 +328,5 @@ def _drop_if_unwatched(repository: Repository) -> None:
     for job_id in messages.jobs_of_repository(repository_id):
         queue.drop(job_id)
     repository.delete()
-    if not Repository.objects.filter(clone_key=repository.clone_key).exists():
+    if not shares_clone(repository):
         messages.purge_clone(repository.clone_key, repository_id=repository_id)

@@ -72,8 +72,8 @@ def resume_app(app_id: int) -> None:
     tell.resume(App.objects.get(pk=app_id))
 
 
-def mail_disabled(app_id: int) -> None:
-    notices.mail_disabled(App.objects.get(pk=app_id))
+def mail_disabled(app_id: int) -> Retry | None:
+    return _again(notices.mail_disabled(App.objects.get(pk=app_id), attempt=_attempt()))
 
 
 def _lane() -> str:

@@ -20,6 +20,7 @@ _CODES = {
     HTTPStatus.BAD_REQUEST: "bad-request",
     HTTPStatus.NOT_FOUND: "not-found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed",
+    HTTPStatus.PRECONDITION_FAILED: "precondition-failed",
     HTTPStatus.INTERNAL_SERVER_ERROR: "internal-error",
 }
 

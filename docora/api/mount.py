@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.openapi.docs import Swagger
@@ -19,7 +19,7 @@ from docora.api.auth import BearerToken
 from docora.api.hooks import routes as hooks
 from docora.api.problems import answer_to
 from docora.api.schemas import FieldProblem
-from repositories.errors import DocoraError, Malformed, NotFound, RangeNotSatisfiable, Unauthenticated
+from repositories.errors import BodyIncomplete, DocoraError, Malformed, NotFound, RangeNotSatisfiable, Unauthenticated
 
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
@@ -84,6 +84,10 @@ def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
     return answer_to(NotFound())
 
 
+def _incomplete(request: HttpRequest, error: UnreadablePostError) -> HttpResponse:
+    return answer_to(BodyIncomplete())
+
+
 _HANDLERS: dict[type[Exception], Any] = {
     DocoraError: _expected,
     RangeNotSatisfiable: _unsatisfiable,
@@ -91,6 +95,7 @@ _HANDLERS: dict[type[Exception], Any] = {
     ValidationError: _malformed,
     HttpError: _refused,
     Http404: _not_found,
+    UnreadablePostError: _incomplete,
 }
 
 

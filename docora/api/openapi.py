@@ -12,6 +12,7 @@ from docora.api.problems import CONTENT_TYPE
 _ANYWHERE = {
     "401": "No bearer token, or an unknown one",
     "405": "Not with this method",
+    "408": "The body did not arrive in time",
     "413": "The body is too large",
     "422": "Malformed",
     "429": "Too many requests",

@@ -148,7 +148,7 @@ def _ping(app: App, _: dict[str, Any]) -> str:
 
 def _impact(app: App) -> Sequence[str]:
     impact = accounts.impact_of_deleting(app)
-    orphans = f"{plural(len(impact.orphans), 'repository', 'repositories')} that nobody else watches, clones included"
+    orphans = f"{plural(len(impact.orphans), 'repository', 'repositories')} that nobody else watches"
     named = f": {', '.join(impact.orphans[:10])}{'…' if len(impact.orphans) > 10 else ''}" if impact.orphans else ""
     return [
         f"{plural(impact.watches, 'watch', 'watches')}, with the log of deliveries",

@@ -88,6 +88,8 @@ def start(request: HttpRequest, name: str, rows: QuerySet[Any]) -> HttpResponse:
     if refusal := _refusal(request, verb, rows):
         return refusal
     chosen = list(verb.rows.filter(pk__in=rows.values("pk")))
+    if not chosen:
+        return _are_gone(request, verb)
     others = f", with {plural(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
     write_log(request, chosen, f"{verb.label}{others}")
     facts: dict[Any, Any] = {"verb": name, "total": len(chosen), "failed": 0, "started": int(time.time())}
@@ -107,6 +109,8 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
         return start(request, name, rows)
     if refusal := _refusal(request, VERBS[name], rows):
         return refusal
+    if not (first := rows.values_list("pk", flat=True).first()):
+        return _are_gone(request, VERBS[name])
     options, select_across = VERBS[name].model._meta, request.POST.get("select_across") or "0"
     context = {
         **admin.site.each_context(request),
@@ -116,7 +120,7 @@ def confirm(request: HttpRequest, name: str, rows: QuerySet[Any], explanation: s
         "action": request.POST["action"],
         # All rows of a list are named by the list: a form may not have a field for each of thousands.
         "select_across": select_across,
-        "selected": request.POST.getlist("_selected_action") if select_across == "0" else [rows[0].pk],
+        "selected": request.POST.getlist("_selected_action") if select_across == "0" else [first],
         "explanation": explanation,
         "back": list_url(VERBS[name].model),
     }
@@ -128,6 +132,11 @@ def _refusal(request: HttpRequest, verb: Verb, rows: QuerySet[Any]) -> HttpRespo
     if rows.order_by().values("pk")[: _MOST + 1].count() <= _MOST:
         return None
     messages.error(request, f"These are more than {number(_MOST)}. Narrow the list first, by a filter or a search.")
+    return HttpResponseRedirect(list_url(verb.model))
+
+
+def _are_gone(request: HttpRequest, verb: Verb) -> HttpResponse:
+    messages.warning(request, "What was chosen is not there any more.")
     return HttpResponseRedirect(list_url(verb.model))
 
 

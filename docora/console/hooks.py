@@ -58,7 +58,7 @@ class HookAdmin(ConsoleAdmin):
             icon="sync_lock",
             run=_change_secret,
             makes_secrets=True,
-            explanation="The secret before the new one counts for one more day: time to change it at the git host.",
+            explanation="The two secrets before the new one count for one more day: time to change it at the git host.",
         ),
         Operation(
             name="end",
@@ -74,7 +74,7 @@ class HookAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Hook]:
         rows = super().get_queryset(request).select_related("watch__app", "watch__repository")
-        return rows.defer("secret", "previous_secret", *(f"watch__{name}" for name in SECRETS))
+        return rows.defer("secret", "previous_secrets", *(f"watch__{name}" for name in SECRETS))
 
     def prepare(self, rows: list[Hook]) -> None:
         logs = hooks.logs(hook.public_id for hook in rows)
@@ -111,7 +111,7 @@ class HookAdmin(ConsoleAdmin):
             ("For", self.concerns(hook)),
             ("Path", code(_path(hook.public_id))),
             *_arrivals(_log(hook)),
-            ("The secret before counts until", ago(hook.previous_secret_until)),
+            ("The secrets before it count until", ago(hook.previous_secret_until)),
             ("Made", ago(hook.created_at)),
             ("Secret", "Shown once when it is made, never again."),
         ]

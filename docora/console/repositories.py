@@ -55,17 +55,18 @@ def _reclone(repository: Repository, _: dict[str, Any]) -> str:
 
 
 def _purge(repository: Repository, _: dict[str, Any]) -> str:
+    clone = "stays, because another ref is watched" if watches.shares_clone(repository) else "is being deleted"
     watches.purge(repository)
-    return f"{repository} is gone; its clone is being deleted."
+    return f"{repository} is gone; its clone {clone}."
 
 
 def _impact(repository: Repository) -> list[str]:
-    watches = repository.watches.select_related("app")
-    names = ", ".join(watch.app.name for watch in watches[:10])
+    rows = repository.watches.select_related("app")
+    names = ", ".join(watch.app.name for watch in rows[:10])
     return [
-        f"{plural(watches.count(), 'watch', 'watches')} ({names})",
+        f"{plural(rows.count(), 'watch', 'watches')} ({names})",
         f"{plural(repository.snapshots.count(), 'snapshot')} and the log of deliveries",
-        "the clone on disk",
+        *([] if watches.shares_clone(repository) else ["the clone on disk"]),
     ]
 
 

@@ -33,8 +33,8 @@ from docora.console.filters import ChoiceFilter, StateFilter
 from docora.console.operations import Operation, PlainForm
 from docora.console.retries import retry
 from docora.limits import seats
-from repositories import circuit, watch_state, watches
-from repositories.errors import all_errors, hint_for
+from repositories import circuit, github_app, watch_state, watches
+from repositories.errors import AccessDenied, all_errors, hint_for
 from repositories.models import Watch, WatchStatus
 from repositories.selection import EVERYTHING, MOST_GLOBS, check_glob
 from snapshots.acknowledged import count_acknowledged, count_parked
@@ -142,10 +142,11 @@ def _unwatch(watch: Watch, _: dict[str, Any]) -> str:
 
 def _impact_of_unwatching(watch: Watch) -> list[str]:
     is_last = not watch.repository.watches.exclude(pk=watch.pk).exists()
+    clone = "" if watches.shares_clone(watch.repository) else " and its clone"
     return [
         f"what Docora knows of {plural(watch.delivered.count(), 'delivered file')}; the app itself keeps them",
         "the log of its deliveries",
-        *(["the repository and its clone, because nobody else watches it"] if is_last else []),
+        *([f"the repository{clone}, because nobody else watches it"] if is_last else []),
     ]
 
 
@@ -162,6 +163,10 @@ class TroubleFilter(ChoiceFilter):
     }
 
 
+_NOTHING_TO_READ_WITH = (
+    "The watch has no token. Store one: change it here. Or see to the operator's GitHub App: is it installed there, and"
+    " has this app a grant?"
+)
 _CODES = sorted({error.code for error in all_errors() if error.hint})
 
 
@@ -302,7 +307,7 @@ class WatchAdmin(ConsoleAdmin):
             ("Next attempt", NOTHING if watch.app.disabled_at else due(watch.retry_at)),
             ("Next look at the repository", _next_look(watch)),
             ("Files wanted", _selection(watch)),
-            ("Token", "stored, never shown" if watch.token else "none: a public repository"),
+            ("Token", _token_of(watch)),
             ("Token accepted", ago(watch.access_proven_at)),
             ("Token refused", ago(watch.access_denied_at)),
             ("Deliveries", list_link(Delivery, "Log of deliveries", watch__id__exact=watch.pk)),
@@ -312,6 +317,8 @@ class WatchAdmin(ConsoleAdmin):
     def cure(self, watch: Watch, *, may_operate: bool) -> SafeString | str:
         code, _ = states.reason_of(watch)
         text = hint_for(code) or watch.shown_state.cure  # type: ignore[attr-defined]
+        if code == AccessDenied.code and not watch.token:
+            text = _NOTHING_TO_READ_WITH
         return cures.linked(text, cures.of_watch(watch), may_operate=may_operate)
 
     def panels(self, request: HttpRequest, watch: Watch) -> dict[str, object]:
@@ -342,6 +349,14 @@ def _commit_of(watch: Watch) -> SafeString | str:
     commit = commit_link(watch.repository, watch.synced_commit)
     is_empty = watch.refused and not watch.done  # type: ignore[attr-defined]
     return format_html("no file of {}", commit) if is_empty else _but_for_parked(watch, commit)
+
+
+def _token_of(watch: Watch) -> str:
+    if watch.token:
+        return "stored, never shown"
+    if github_app.granted(watch.repository.remote, [watch.app_id]):
+        return "none: the operator's GitHub App may read it"
+    return "none" if watch.repository.is_private else "none: a public repository"
 
 
 def _next_look(watch: Watch) -> SafeString | str:

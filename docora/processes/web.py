@@ -16,6 +16,7 @@ from gunicorn.app.base import BaseApplication
 
 from docora.processes.access_log import AccessLog, GunicornLog
 from docora.processes.wsgi_bridge import Bridge
+from docora.short_requests import LARGEST
 
 worker_class = "docora.processes.web.Worker"
 
@@ -60,7 +61,8 @@ class Worker(GunicornWebWorker):
     """Takes a WSGI application, where aiohttp's own takes one of aiohttp's."""
 
     def load_wsgi(self) -> None:
-        bridge = Bridge(self.app.wsgi(), threads=self.cfg.threads)
+        largest = max(LARGEST, settings.MAX_BODY_BYTES, settings.MAX_VERIFY_BODY_BYTES)
+        bridge = Bridge(self.app.wsgi(), threads=self.cfg.threads, largest=largest)
 
         async def make_runner() -> web.AppRunner:
             front = bridge.front()

@@ -2,7 +2,7 @@
 
 A request takes a thread only when its body is there, and gives it back as soon as a short answer is made: clients that
 are slow or silent hold none. Only a long answer passes through its thread piece by piece. A long body goes through a
-file, and few of them are taken at a time.
+file, and few of them are taken at a time: those whose beginning is there and which go on arriving.
 
 Requests that the application can answer together do not take a thread each (`together`).
 """
@@ -10,7 +10,7 @@ Requests that the application can answer together do not take a thread each (`to
 import asyncio
 import io
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import IO, Any
@@ -22,7 +22,7 @@ from multidict import CIMultiDict
 from docora.processes.together import Together
 from docora.short_requests import LARGEST, SHORT
 
-# Seconds for a body; a long one has one more for each so many bytes.
+# Seconds for a body; a long one has one more for each so many bytes that have arrived.
 _BODY_PATIENCE = 10.0
 _BYTES_IN_A_SECOND = 256 << 10
 # The others wait for their turn in the event loop, without a thread. An answer may need its body as a whole in memory.
@@ -34,8 +34,10 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Bridge:
-    def __init__(self, application: Application, *, threads: int) -> None:
+    def __init__(self, application: Application, *, threads: int, largest: int = LARGEST) -> None:
+        """A body that is larger than `largest` is not read at all."""
         self._application = application
+        self._largest = largest
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
         answerer = getattr(application, "together", None)
         self._together = Together(answerer) if answerer else None
@@ -56,28 +58,28 @@ class Bridge:
         return front
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.can_read_body and (request.content_length is None or request.content_length > SHORT):
-            return await self._answer_long(request)
-        try:
-            async with asyncio.timeout(_BODY_PATIENCE):
-                body = await request.content.read()
-        except TimeoutError:
+        length = request.content_length or 0
+        is_unread = length > self._largest or (request.can_read_body and request.content_length is None)
+        # The application refuses by its headers what is too long, or does not say how long it is.
+        begun = None if is_unread else await _beginning(request)
+        if begun is None:
             return await self._in_thread(request, _missing_body())
+        if length > SHORT:
+            return await self._answer_long(request, begun, length)
         if self._together and self._together.takes(request):
-            return await self._together.answer(request, body)
-        return await self._in_thread(request, io.BytesIO(body))
+            return await self._together.answer(request, begun)
+        return await self._in_thread(request, io.BytesIO(begun))
 
-    async def _answer_long(self, request: web.Request) -> web.StreamResponse:
-        length = request.content_length or LARGEST
-        if length > LARGEST:  # the application refuses it by its headers
-            return await self._in_thread(request, _missing_body())
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _BODY_PATIENCE + length / _BYTES_IN_A_SECOND
-        if not await _in_time(self._long_bodies.acquire(), deadline):
+    async def _answer_long(self, request: web.Request, begun: bytes, length: int) -> web.StreamResponse:
+        patience = _BODY_PATIENCE + length / _BYTES_IN_A_SECOND
+        try:
+            await asyncio.wait_for(self._long_bodies.acquire(), patience)
+        except TimeoutError:
             return await self._in_thread(request, _missing_body())
         try:
             with tempfile.SpooledTemporaryFile(SHORT) as file:
-                is_there = await _in_time(_keep(request, file), deadline)
+                file.write(begun)
+                is_there = await _keep(request, file)
                 file.seek(0)
                 return await self._in_thread(request, file if is_there else _missing_body())
         finally:
@@ -129,21 +131,29 @@ def _environ(request: web.Request) -> dict[str, Any]:
     return environ
 
 
-async def _in_time(step: Awaitable[object], deadline: float) -> bool:
+async def _beginning(request: web.Request) -> bytes | None:
+    """A short body, or as much of a long one; None if that does not arrive in time."""
+    begun = bytearray()
     try:
-        async with asyncio.timeout_at(deadline):
-            await step
+        async with asyncio.timeout(_BODY_PATIENCE):
+            while len(begun) < SHORT and (piece := await request.content.readany()):
+                begun += piece
+    except TimeoutError:
+        return None
+    return bytes(begun)
+
+
+async def _keep(request: web.Request, file: IO[bytes]) -> bool:
+    """Write the rest to the file. False if it arrives more slowly than it may."""
+    begun_at = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(_BODY_PATIENCE) as limit:
+            async for piece in request.content.iter_any():
+                file.write(piece)
+                limit.reschedule(begun_at + _BODY_PATIENCE + file.tell() / _BYTES_IN_A_SECOND)
     except TimeoutError:
         return False
     return True
-
-
-async def _keep(request: web.Request, file: IO[bytes]) -> None:
-    """TimeoutError for one that does not end: it would not arrive in time either."""
-    async for piece in request.content.iter_any():
-        file.write(piece)
-        if file.tell() > LARGEST:
-            raise TimeoutError
 
 
 def _missing_body() -> IO[bytes]:

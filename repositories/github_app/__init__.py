@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from django.conf import settings
 
 from repositories.base import queue
-from repositories.base.crypto import decrypt, encrypt
+from repositories.base.crypto import WrongKeys, decrypt, encrypt
 from repositories.git.urls import RemoteUrl
 from repositories.github_app import _api
 from repositories.models import App, GitHubGrant
@@ -65,7 +65,10 @@ def kept_token(remote: RemoteUrl) -> str | None:
     kept = queue.connection().get(_key(remote))
     if not isinstance(kept, bytes):
         return None
-    return decrypt(kept.decode()) if kept else ""
+    try:
+        return decrypt(kept.decode()) if kept else ""
+    except WrongKeys:  # the keys were changed since
+        return None
 
 
 def forget_token(remote: RemoteUrl) -> None:

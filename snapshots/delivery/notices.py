@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from smtplib import SMTPException
 from typing import Any
 
 from django.conf import settings
@@ -93,6 +94,17 @@ def announce_refusal(watch_id: int) -> None:
         request(Kind.REFUSAL, watch)
 
 
+def request_missed(watch: Watch) -> None:
+    """What went wrong while nothing was sent to the endpoint, and still is so."""
+    kind = Kind.REFUSAL if watch.access_denied_at else Kind.FAILURE
+    notice = _COMPOSERS[kind](watch)
+    if notice is None:
+        return
+    attempts = Delivery.objects.filter(watch=watch, event=notice.event, message_id=notice.message_to(watch).id)
+    if not attempts.filter(error_class="").exists():
+        request(kind, watch)
+
+
 def request(kind: Kind, watch: Watch) -> None:
     messages.send_notice(kind, watch.pk, lane=endpoint.lane_of(watch.app))
 
@@ -130,6 +142,7 @@ def _attempt(watch: Watch, message: Message, number: int, lane: str, most: float
     if answer.status == 410:
         accounts.disable_app(watch.app, endpoint.reason_to_disable(watch.app, answer))
         return Attempt()
+    endpoint.note_part(watch.app, accepted_some=answer.accepted)
     if answer.retry_after:
         timing.rest_app(watch.app, answer.retry_after)
     if answer.accepted or number >= (settings.MAX_RETRY_ATTEMPTS if answer.is_refusal else most):
@@ -144,21 +157,29 @@ def ping(app: App) -> Answer:
     return _post(app, message, timeout=settings.NOTICE_TIMEOUT)
 
 
-def mail_disabled(app: App) -> None:
-    """Tell the app's contact that nothing is sent any more, and why."""
-    if not app.email:
-        return
-    send_mail(
-        subject=f"Docora: webhooks to {app.name} are switched off",
-        message=(
-            f"Docora sends nothing more to {app.base_url}.\n\n{app.disabled_reason}\n\n"
-            "Nothing is lost: once the endpoint works again and the operator enables it, everything that\n"
-            "has changed in the meantime is delivered.\n"
-        ),
-        from_email=None,
-        recipient_list=[app.email],
-    )
+def mail_disabled(app: App, *, attempt: int) -> float | None:
+    """Tell the app's contact that nothing is sent any more, and why.
+
+    Returns the seconds after which to try again, if it must be.
+    """
+    if not app.email or app.disabled_at is None:
+        return None
+    try:
+        send_mail(
+            subject=f"Docora: webhooks to {app.name} are switched off",
+            message=(
+                f"Docora sends nothing more to {app.base_url}.\n\n{app.disabled_reason}\n\n"
+                "Nothing is lost: once the endpoint works again and the operator enables it, everything that\n"
+                "has changed in the meantime is delivered.\n"
+            ),
+            from_email=None,
+            recipient_list=[app.email],
+        )
+    except (SMTPException, OSError) as error:
+        log.warning("Could not write to the contact of %s (attempt %d): %s", app, attempt, error)
+        return timing.pause_after(attempt) if attempt < _ATTEMPTS else None
     log.info("Wrote to the contact of %s that its endpoint is disabled", app)
+    return None
 
 
 def _of_enabled_apps(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":

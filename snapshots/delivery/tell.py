@@ -28,7 +28,7 @@ from repositories.repo_lock import HeldLock, repo_lock
 from repositories.watches import request_snapshot
 from snapshots import unsure
 from snapshots.acknowledged import delete_obsolete_parked_files
-from snapshots.delivery import completion, endpoint
+from snapshots.delivery import completion, endpoint, notices
 from snapshots.delivery.run import FileMessage, Outdated, Run, TakesLong, Told, WatchGone, lock_key
 from snapshots.delivery.webhooks import Answer, WebhookClient
 from snapshots.models import Snapshot
@@ -81,8 +81,10 @@ def send_complete(watch_id: int, *, job_id: str, lane: str) -> float | None:
 
 def resume(app: App) -> None:
     """All that the app has missed, once its endpoint is enabled again."""
-    for watch in app.watches.filter(access_denied_at=None).select_related("app"):
-        request_delivery(watch)
+    for watch in app.watches.select_related("app", "repository"):
+        notices.request_missed(watch)
+        if watch.access_denied_at is None:
+            request_delivery(watch)
 
 
 def due(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":

@@ -113,7 +113,7 @@ def test_an_unknown_hook_costs_the_same_work(made: MadeHook, monkeypatch: pytest
         with CaptureQueriesContext(database) as statements:
             assert github("wrong", "acme/handbook").to(url).status_code == 401
         costs.append((list(hashed), len(statements)))
-    assert costs[0] == costs[1] == ([2], 1)
+    assert costs[0] == costs[1] == ([hooks.MOST_SECRETS], 1)
     assert [log.refused for log in hooks.logs([made.hook.public_id, "unknown"]).values()] == [1, 1]
 
 
@@ -163,6 +163,17 @@ def test_both_secrets_count_until_the_overlap_ends(made: MadeHook) -> None:
     Hook.objects.update(previous_secret_until=timezone.now() - timedelta(seconds=1))
     assert github(made.secret, "acme/handbook").to(made.url).status_code == 401
     assert github(new, "acme/handbook").to(made.url).status_code == 202
+    newest = hooks.change_secret(made.hook)
+    assert github(made.secret, "acme/handbook").to(made.url).status_code == 401, "an overlap that has ended stays so"
+    assert github(new, "acme/handbook").to(made.url).status_code == 202
+    assert github(newest, "acme/handbook").to(made.url).status_code == 202
+
+
+def test_asking_twice_leaves_the_secret_valid_that_the_host_knows(made: MadeHook) -> None:
+    """The first answer may have been lost, or somebody pressed the button twice."""
+    given = [made.secret, *(hooks.change_secret(made.hook) for _ in range(3))]
+    answers = [github(secret, "acme/handbook").to(made.url).status_code for secret in given]
+    assert answers == [401, 202, 202, 202], "the newest counts, and the two before it"
 
 
 @pytest.mark.parametrize("age", [400, -400])

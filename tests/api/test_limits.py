@@ -11,6 +11,7 @@ from django.test import Client, RequestFactory
 from docora.demo.githost import GitHost, HostedRepository
 from docora.limits import rate
 from docora.limits.client_address import client_address
+from docora.processes.wsgi_bridge import _missing_body
 from repositories.base import connections
 from repositories.errors import RateLimited
 from repositories.models import Repository
@@ -82,6 +83,7 @@ def test_a_forged_header_does_not_evade_the_limit(settings: Any, valkey: redis.R
         ("10.0.0.1", "203.0.113.1", "203.0.113.1"),
         ("10.0.0.1", "1.1.1.1, 203.0.113.1", "203.0.113.1"),
         ("10.0.0.1", "1.1.1.1, 203.0.113.1, 10.0.0.2", "203.0.113.1"),
+        ("::ffff:10.0.0.1", "203.0.113.1", "203.0.113.1"),
         ("10.0.0.1", "", "10.0.0.1"),
         ("10.0.0.1", "nonsense", "nonsense"),
     ],
@@ -119,6 +121,13 @@ def test_a_large_body_is_refused_unread(alice_api: Api, settings: Any) -> None:
     assert alice_api.call("POST", "/api/repositories", {}).status_code == 422
     answer = alice_api.call("POST", "/api/repositories", **{"Transfer-Encoding": "chunked"})
     assert (answer.status_code, answer.json()["code"]) == (411, "length-required")
+
+
+@pytest.mark.parametrize("place", ["", "/repo_0/verify", "/repo_0/refresh", "/repo_0/hook"])
+def test_a_body_that_does_not_arrive_is_told_so(alice_api: Api, place: str) -> None:
+    request: Any = {"content_type": "application/json", "wsgi.input": _missing_body()}
+    answer = alice_api.client.generic("POST", f"/api/v1/repositories{place}", b"12 bytes long", **request)
+    assert (answer.status_code, answer.json()["code"]) == (408, "body-incomplete")
 
 
 def new_repository(git_host: GitHost, name: str) -> str:

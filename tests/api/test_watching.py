@@ -13,7 +13,8 @@ from django.utils import timezone
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver
 from repositories import circuit, watches
-from repositories.errors import all_errors
+from repositories.errors import HostUnavailable, all_errors
+from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
 from tests.support.api import Api
 
@@ -43,6 +44,23 @@ def test_a_repository_that_only_a_token_can_read_is_private(alice_api: Api, git_
     private = git_host.create("acme/secret", private_to={"ghp_alice"})
     private.commit({"a": "b"})
     assert alice_api.watch(private.url, "ghp_alice").json()["is_private"] is True
+
+
+def test_a_host_that_answers_nobody_without_a_token_keeps_nobody_with_one_from_watching(
+    alice_api: Api, git_host: GitHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = git_host.create("acme/secret", private_to={"ghp_alice"})
+    private.commit({"a.md": "a"})
+    ask = clones.look
+
+    def ask_with_a_token(remote: clones.Remote, *rest: Any) -> Any:
+        if not remote.token:
+            raise HostUnavailable("The host answered 429.")
+        return ask(remote, *rest)
+
+    monkeypatch.setattr(clones, "look", ask_with_a_token)
+    answer = alice_api.watch(private.url, "ghp_alice")
+    assert (answer.status_code, answer.json()["is_private"]) == (201, True)
 
 
 @pytest.mark.any_database

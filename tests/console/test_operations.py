@@ -15,7 +15,7 @@ from docora.console.roles import OPERATOR
 from docora.demo.githost import GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, watches
-from repositories.errors import NotWatched
+from repositories.errors import AccessDenied, NotWatched
 from repositories.git import clones
 from repositories.models import App, Repository, Watch, WatchStatus
 from repositories.selection import Selection
@@ -313,6 +313,15 @@ def test_many_watches_are_retried_with_progress(
     assert logged() == ["olga: Retry, with 1 other"] * 2
 
 
+@pytest.mark.parametrize("action", ["retry_selected", "resync_selected"])
+def test_what_is_gone_when_it_is_chosen_is_told(operator: Client, watch: Watch, action: str) -> None:
+    url, chosen = reverse("admin:repositories_watch_changelist"), {"_selected_action": [watch.pk]}
+    watches.unwatch(watch.app, watch.repository.public_id)
+    page = operator.post(url, {"action": action, **chosen}, follow=True).content.decode()
+    assert "What was chosen is not there any more." in page
+    assert not LogEntry.objects.exists()
+
+
 def test_a_cancelled_run_leaves_the_rest_alone(operator: Client, watch: Watch, alice: Receiver, work: Work) -> None:
     alice.requests.clear()
     answer = operator.post(
@@ -426,6 +435,38 @@ def test_unwatching_tells_the_impact_and_takes_the_clone_with_the_last_watch(
     assert not Watch.objects.exists()
     assert not clone.exists()
     assert logged() == ["olga: Unwatch"]
+
+
+def test_a_clone_that_another_ref_needs_is_not_said_to_go(
+    operator: Client, watch: Watch, bob_app: App, remote: HostedRepository, work: Work
+) -> None:
+    remote.commit({"dev.md": "dev"}, branch="dev")
+    other = watches.watch(bob_app, remote.url, ref="dev")
+    clone = clones.path_of(watch.repository.clone_key)
+    asked = operator.get(reverse("admin:repositories_watch_unwatch", args=[watch.pk])).content.decode()
+    assert "the repository, because nobody else watches it" in asked
+    assert (
+        "the clone on disk"
+        not in operator.get(reverse("admin:repositories_repository_purge", args=[watch.repository_id])).content.decode()
+    )
+    page = operate(operator, watch.repository, "purge", name=str(watch.repository))
+    assert "its clone stays, because another ref is watched" in page
+    work()
+    assert clone.exists()
+    assert "its clone is being deleted" in operate(operator, other.repository, "purge", name=str(other.repository))
+    work()
+    assert not clone.exists()
+
+
+def test_a_watch_without_a_token_is_not_said_to_read_a_public_repository(operator: Client, watch: Watch) -> None:
+    url = reverse("admin:repositories_watch_change", args=[watch.pk])
+    assert "none: a public repository" in operator.get(url).content.decode()
+    Repository.objects.update(is_private=True)
+    Watch.objects.update(status=WatchStatus.FAILED, last_error_code=AccessDenied.code, access_denied_at=timezone.now())
+    page = operator.get(url).content.decode()
+    assert "a public repository" not in page
+    assert "The watch has no token." in page
+    assert "Ask for a new token" not in page
 
 
 def test_filters_are_edited_and_the_app_is_told_the_difference(

@@ -4,6 +4,7 @@ import http.client
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -24,11 +25,11 @@ pytestmark = pytest.mark.any_database
 LONG = 5 * SHORT + 7
 
 
-def served(application: Application, *, threads: int = 2) -> AbstractContextManager[int]:
+def served(application: Application, *, threads: int = 2, largest: int = LARGEST) -> AbstractContextManager[int]:
     """The port of a bridge to this application."""
 
     def runner() -> web.AppRunner:
-        front = Bridge(application, threads=threads).front()
+        front = Bridge(application, threads=threads, largest=largest).front()
         return web.AppRunner(front, keepalive_timeout=5, lingering_time=1, shutdown_timeout=5, auto_decompress=False)
 
     return server.served(runner)
@@ -179,6 +180,42 @@ def test_a_long_body_that_arrives_byte_by_byte_is_not_waited_for(monkeypatch: py
     assert sent < 100
 
 
+def test_clients_that_begin_a_long_body_take_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_LONG_BODIES_AT_ONCE", 1)
+    with served(Echo()) as port:
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(4)]
+        for client in clients:
+            client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGEST}\r\n\r\nx".encode())
+        begun = time.monotonic()
+        assert call(port, "POST", "/", b"x" * LONG).read() == b"x" * LONG
+        assert time.monotonic() - begun < wsgi_bridge._BODY_PATIENCE / 2
+        for client in clients:
+            client.close()
+
+
+def test_a_long_body_that_stops_is_given_up_long_before_the_time_for_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.3)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with pytest.raises(OSError, match="did not arrive"):
+            environ["wsgi.input"].read()
+        start_response("408 Request Timeout", [])
+        return []
+
+    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGEST}\r\n\r\n".encode())
+        client.sendall(b"x" * LONG)
+        assert client.recv(12) == b"HTTP/1.1 408", "all of it would have a hundred seconds"
+
+
+def test_the_largest_body_is_a_setting() -> None:
+    body = b"x" * (LARGEST + 1)
+    with served(Echo(), largest=len(body)) as port:
+        assert call(port, "POST", "/", body).read() == body
+
+
 def test_few_long_bodies_are_kept_at_a_time_and_the_others_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -204,7 +241,7 @@ def test_few_long_bodies_are_kept_at_a_time_and_the_others_wait_for_their_turn(
 
 
 @pytest.mark.parametrize("length", [LARGEST + 1, None])
-def test_a_body_over_the_limit_is_not_kept(length: int | None) -> None:
+def test_a_body_over_the_limit_or_of_unknown_length_is_not_kept(length: int | None) -> None:
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         with pytest.raises(OSError, match="did not arrive"):
             environ["wsgi.input"].read()
@@ -346,7 +383,7 @@ def test_what_the_batches_do_not_take_is_left_to_the_application() -> None:
         assert call(port, "POST", "/other").status == 201
         assert call(port, "POST", "/short", b"x" * (SHORT + 1)).status == 201
         assert call(port, "POST", "/short", X_Name="é".encode().decode("latin-1")).status == 201
-        assert call(port, "POST", "/short", iter([b"chunked"])).status == 201
+        assert call(port, "POST", "/short", iter([b"chunked"])).status == 504, "it reads what it does not get"
         for target in ("/short?query", "/short%20"):
             assert call(port, "POST", target).status == 201
         with socket.create_connection(("127.0.0.1", port), timeout=10) as client:

@@ -43,7 +43,7 @@ _MOST_PARSED_OF_AN_APP = 1 << 20
 _PATIENCE = 10.0
 
 # What an unknown id is checked against, so that it takes as long as a known one.
-_NO_HOOK = OpenHook(public_id="unknown", secrets=[secrets.token_urlsafe(44), secrets.token_urlsafe(44)])
+_NO_HOOK = OpenHook(public_id="unknown", secrets=[secrets.token_urlsafe(44) for _ in range(hooks.MOST_SECRETS)])
 
 
 def find(hook_ids: Sequence[str]) -> list[OpenHook]:
@@ -54,8 +54,8 @@ def find(hook_ids: Sequence[str]) -> list[OpenHook]:
 def verify(hook: OpenHook, headers: Mapping[str, str], pieces: Iterable[bytes]) -> bytes | None:
     """The body; None if the proof is wrong. Of a hook that an app has made, no more is kept than is parsed."""
     kept = LARGEST if hook.host else _MOST_PARSED_OF_AN_APP + 1
-    # Always two, so that the time does not tell that a secret was changed lately.
-    proofs = Proofs(headers, [*hook.secrets, *_NO_HOOK.secrets][:2])
+    # Always as many, so that the time does not tell that a secret was changed lately.
+    proofs = Proofs(headers, [*hook.secrets, *_NO_HOOK.secrets][: hooks.MOST_SECRETS])
     body = bytearray()
     for piece in pieces:
         proofs.update(piece)
@@ -128,7 +128,7 @@ def _receive(request: HttpRequest, hook_id: str) -> HttpResponse:
 
 
 class _Accepted(HttpResponse):
-    """The hints are written down. The looks are asked for when the git host has this answer."""
+    """The hints are written down. The looks are asked for when the server closes this answer."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         super().__init__(status=HTTPStatus.ACCEPTED)

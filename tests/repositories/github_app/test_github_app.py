@@ -7,6 +7,7 @@ import time
 
 import fakeredis
 import pytest
+from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.core.exceptions import ValidationError
@@ -175,6 +176,18 @@ def test_a_token_whose_time_is_over_is_replaced_and_nobody_is_blamed(
     assert alice.files_of(watch.repository.public_id) == secret.files()
     assert (watch.status, watch.access_denied_at) == (WatchStatus.SYNCED, None)
     assert api.tokens[-1] != short_lived
+
+
+def test_a_kept_token_of_other_encryption_keys_is_replaced(
+    watch: Watch, api: GitHubApi, fake_redis: fakeredis.FakeRedis
+) -> None:
+    remote = watch.repository.remote
+    kept = github_app.token_of_installation(remote)
+    value = Fernet(Fernet.generate_key()).encrypt(kept.encode())
+    (key,) = fake_redis.keys("docora:github-app-token:*")
+    fake_redis.set(key, value, ex=3000)
+    assert github_app.kept_token(remote) is None
+    assert github_app.token_of_installation(remote) == api.tokens[-1] != kept
 
 
 def test_a_token_that_ends_too_soon_is_not_kept(watch: Watch, api: GitHubApi) -> None:

@@ -8,7 +8,7 @@ from django.core import mail
 from django.utils import timezone
 from pytest_django import Settings
 
-from docora.demo.githost import GitHost, HostedRepository
+from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from repositories import accounts, messages, timing, watches
 from repositories.base import queue
@@ -157,6 +157,18 @@ def test_an_enabled_endpoint_gets_what_it_has_missed(
     work()
     assert alice.files[watch.repository.public_id] == remote.files()
     assert alice.problems == []
+
+
+def test_a_repository_that_cannot_be_read_takes_no_reason_from_a_disabled_endpoint(
+    alice_app: App, git_host: GitHost, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    accounts.disable_app(alice_app, "for a test")
+    with git_host.faults.put(GitFault(status=503)):
+        snapshot(watch.repository, work)
+    watch.refresh_from_db()
+    assert (watch.status, watch.last_error_code) == (WatchStatus.FAILED, "endpoint-disabled")
 
 
 def test_days_of_failure_disable_the_endpoint(

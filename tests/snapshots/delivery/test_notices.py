@@ -1,6 +1,7 @@
 """Notices: who is told that a repository cannot be read, what is said, and that it is said once."""
 
 from datetime import timedelta
+from smtplib import SMTPServerDisconnected
 
 import pytest
 from django.core import mail
@@ -10,7 +11,7 @@ from pytest_django import Settings
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import accounts, timing, watches
+from repositories import accounts, messages, timing, watches
 from repositories.models import App, Repository, Watch
 from snapshots import look as snapshots
 from snapshots.delivery import notices
@@ -104,6 +105,47 @@ def test_a_refused_token_is_told_to_its_app_alone_and_once(
     assert notice.payload["circuit_breaker"]["status"] == "closed"
 
 
+def test_what_went_wrong_while_the_endpoint_was_disabled_is_told_once_it_is_enabled(
+    broken: Watch, alice_app: App, alice: Receiver, bob: Receiver, git_host: GitHost, work: Work
+) -> None:
+    private = git_host.create("acme/secret", private_to={"alice-token"})
+    private.commit({"plan.md": "one"})
+    refused = watches.watch(alice_app, private.url, token="alice-token")
+    work()
+    alice.requests.clear()
+    bob.requests.clear()
+    accounts.disable_app(alice_app, "for a test")
+    git_host.revoke(private, "alice-token")
+    Watch.objects.update(access_proven_at=None)
+    private.commit({"plan.md": "two"})
+    look(refused.repository, work)
+    Repository.objects.filter(pk=broken.repository_id).update(circuit_open_until="2100-01-01T00:00:00Z")
+    assert alice.requests == []
+    accounts.enable_app(alice_app)
+    work()
+    assert events(alice) == ["sync_failed"] * 2
+    told = {request.payload["repository"]["repository_id"] for request in alice.requests}
+    assert told == {broken.repository.public_id, refused.repository.public_id}
+    accounts.change_base_url(alice_app, f"{alice_app.base_url}/")
+    messages.resume_app(alice_app.pk)
+    work()
+    assert events(alice) == ["sync_failed"] * 2, "what was accepted is not told again"
+    assert bob.requests == []
+
+
+def test_an_accepted_notice_shows_that_the_endpoint_works(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    App.objects.update(failing_since=timezone.now() - timedelta(days=30))
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    notices.announce_failure(watch.repository_id)
+    work()
+    alice_app.refresh_from_db()
+    assert alice_app.failing_since is None
+
+
 def test_git_output_never_reaches_an_app(alice_app: App, alice: Receiver, remote: HostedRepository, work: Work) -> None:
     watch = watches.watch(alice_app, remote.url)
     work()
@@ -155,6 +197,32 @@ def test_a_ping_says_how_the_endpoint_answers(alice_app: App, alice: Receiver, g
     with alice.faults.put(ReceiverFault(status=418)):
         assert notices.ping(alice_app).error.startswith("418")
     assert alice.problems == []
+
+
+def test_the_mail_to_a_contact_survives_an_outage_of_the_mail_server(
+    alice_app: App, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    App.objects.update(email="alice@example.com")
+
+    def refuse(**_: object) -> None:
+        raise SMTPServerDisconnected
+
+    with monkeypatch.context() as away:
+        away.setattr(notices, "send_mail", refuse)
+        accounts.disable_app(alice_app, "It answered 410 Gone.")
+        for _ in range(8):
+            work(also_later_ones=True)
+    work(also_later_ones=True)
+    [message] = mail.outbox
+    assert "410" in message.body
+
+
+def test_an_app_that_is_enabled_again_is_not_said_to_be_disabled(alice_app: App, work: Work) -> None:
+    App.objects.update(email="alice@example.com")
+    accounts.disable_app(alice_app, "It answered 410 Gone.")
+    accounts.enable_app(alice_app)
+    work()
+    assert mail.outbox == []
 
 
 def test_an_app_without_a_contact_gets_no_mail(alice_app: App, work: Work) -> None:
