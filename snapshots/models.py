@@ -228,10 +228,11 @@ class Delivery(models.Model):
         permissions = [("read_content", "Can read the contents of files that were delivered")]
         indexes = [
             models.Index(fields=["attempted_at"], name="delivery_attempted"),
-            models.Index(fields=["watch", "-attempted_at"], name="delivery_watch_attempted"),
+            # Read backwards: the newest first, and of the same moment the one with the highest id.
+            models.Index(fields=["watch", "attempted_at"], name="delivery_of_watch"),
             # Few among many: to find them would else be to read the whole log. An accepted one costs nothing here.
             models.Index(fields=["attempted_at"], condition=_INDEXED, name="delivery_failed"),
-            models.Index(fields=["watch", "-attempted_at"], condition=_INDEXED, name="delivery_watch_failed"),
+            models.Index(fields=["watch", "attempted_at"], condition=_INDEXED, name="delivery_failed_of_watch"),
         ]
 
     def __str__(self) -> str:

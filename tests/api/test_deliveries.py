@@ -113,7 +113,7 @@ def test_every_filter_reads_a_range_of_the_index(watched: str) -> None:
         rows.filter(event="create", status=200, attempted_at__gte=moment, attempted_at__lt=moment),
         rows.filter(deliveries._older(cursors.encode("deliveries", 1_000_000, 7))),
     ):
-        assert "delivery_watch_attempted" in filtered[:101].explain()
+        assert "delivery_of_watch" in filtered[:101].explain()
 
 
 def test_a_failure_shows_what_the_endpoint_said(
