@@ -61,7 +61,7 @@ def announce_recovery(repository_id: int) -> None:
 
 def send_notice(subject: tuple[str, int]) -> Retry | None:
     kind, watch_id = subject
-    return _again(notices.send(notices.Kind(kind), watch_id, attempt=_attempt(), lane=_lane()))
+    return _again(notices.send(notices.Kind(kind), watch_id, lane=_lane()))
 
 
 def send_complete(watch_id: int) -> Retry | None:

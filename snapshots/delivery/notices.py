@@ -4,13 +4,14 @@ What a notice says is computed when it is sent, from what the app may know: a st
 no git output, token or URL of another app can be in it.
 """
 
+import json
 import logging
 import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from smtplib import SMTPException
 from typing import Any
@@ -28,7 +29,7 @@ from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, origin, serialise
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient, id_of
-from snapshots.models import Delivery, Snapshot
+from snapshots.models import NOT_ACCEPTED, Delivery, Snapshot
 
 log = logging.getLogger("docora.delivery")
 
@@ -38,6 +39,9 @@ PING = "ping"
 
 # Attempts at a notice while the endpoint fails, which take most of a day; an endpoint that refuses gets fewer.
 _ATTEMPTS = 20
+# When a notice was requested, and for which occasion. Kept for longer than all attempts at it take.
+_REQUESTED = "docora:notice:{}:{}"
+_REQUESTED_KEPT = 7 * 24 * 3600
 _REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
 
 
@@ -48,8 +52,10 @@ class _Notice:
     # What distinguishes this occasion from the next one: it makes the message id.
     occasion: str
 
-    def message_to(self, watch: Watch) -> Message:
-        return Message(event=self.event, id=message_id(watch, self.event, self.occasion), body=serialise(self.payload))
+    def message_to(self, watch: Watch, *, occasion: str = "") -> Message:
+        """`occasion`: as it was when the notice was requested, so that every attempt has the same id."""
+        number = message_id(watch, self.event, occasion or self.occasion)
+        return Message(event=self.event, id=number, body=serialise(self.payload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +112,17 @@ def request_missed(watch: Watch) -> None:
 
 
 def request(kind: Kind, watch: Watch) -> None:
+    if notice := _COMPOSERS[kind](watch):
+        requested = json.dumps([timezone.now().isoformat(), notice.occasion])
+        queue.connection().set(_REQUESTED.format(kind, watch.pk), requested, ex=_REQUESTED_KEPT)
+        _request(kind, watch)
+
+
+def _request(kind: Kind, watch: Watch) -> None:
     messages.send_notice(kind, watch.pk, lane=endpoint.lane_of(watch.app))
 
 
-def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELIVERIES) -> float | None:
+def send(kind: Kind, watch_id: int, *, lane: str = queue.SLOW_DELIVERIES) -> float | None:
     """Returns the seconds after which to try again, if it must be."""
     watch = _of_enabled_apps(Watch.objects.filter(pk=watch_id)).first()
     notice = _COMPOSERS[kind](watch) if watch else None
@@ -117,10 +130,23 @@ def send(kind: Kind, watch_id: int, *, attempt: int, lane: str = queue.SLOW_DELI
         return None
     if rest := timing.seconds_of_rest(watch.app):
         return rest
-    sent = attempt_at(watch, notice.message_to(watch), number=attempt, lane=lane)
+    since, occasion = _requested(kind, watch_id)
+    message = notice.message_to(watch, occasion=occasion)
+    # Not the runs of the job: most of them may have found that the app rests.
+    failed = Delivery.objects.filter(NOT_ACCEPTED, watch=watch, attempted_at__gte=since, message_id=message.id)
+    sent = attempt_at(watch, message, number=1 + failed.count(), lane=lane)
     if sent.moved:
-        request(kind, watch)
+        _request(kind, watch)
     return sent.pause
+
+
+def _requested(kind: Kind, watch_id: int) -> tuple[datetime, str]:
+    """When the notice was requested, and for which occasion."""
+    requested = queue.connection().get(_REQUESTED.format(kind, watch_id))
+    if not isinstance(requested, bytes):  # Redis was emptied since
+        return timezone.now() - timedelta(seconds=_REQUESTED_KEPT), ""
+    since, occasion = json.loads(requested)
+    return datetime.fromisoformat(since), occasion
 
 
 def attempt_at(watch: Watch, message: Message, *, number: int, lane: str, until_accepted: bool = False) -> Attempt:

@@ -176,6 +176,38 @@ def test_a_notice_is_tried_again_with_the_same_id_and_not_when_it_is_stale(
     assert [row.status for row in Delivery.objects.filter(event="sync_failed")] == [500, 500]
 
 
+def test_a_notice_of_recovery_keeps_its_id_although_the_repository_is_looked_at_again(
+    broken: Watch, bob: Receiver, work: Work
+) -> None:
+    Repository.objects.update(circuit_open_until="2000-01-01T00:00:00Z")
+    with bob.faults.put(ReceiverFault(events=["sync_recovered"], status=500, times=1)):
+        look(broken.repository, work, times=2)
+    look(broken.repository, work)
+    work(also_later_ones=True)
+    told = [request for request in bob.requests if request.event == "sync_recovered"]
+    assert [request.status for request in told] == [500, 200]
+    assert len({request.headers["webhook-id"] for request in told}) == 1
+
+
+def test_the_rest_that_an_app_asked_for_uses_up_no_attempt_at_a_notice(
+    alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
+) -> None:
+    watch = watches.watch(alice_app, remote.url)
+    work()
+    Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
+    alice.requests.clear()
+    timing.rest_app(alice_app, 1000)
+    notices.announce_failure(watch.repository_id)
+    for _ in range(settings.MAX_RETRY_ATTEMPTS + 1):
+        work(also_later_ones=True)
+    assert alice.requests == []
+    App.objects.update(resting_until=None)
+    with alice.faults.put(ReceiverFault(status=400, times=1)):
+        work(also_later_ones=True)
+        work(also_later_ones=True)
+    assert [request.status for request in alice.requests] == [400, 200]
+
+
 def test_a_hanging_app_is_told_in_the_slow_lane(
     alice_app: App, alice: Receiver, remote: HostedRepository, work: Work, settings: Settings
 ) -> None:
@@ -245,7 +277,7 @@ def test_a_notice_to_an_app_that_stops_watching_meanwhile_is_not_logged_and_no_f
         return answer
 
     monkeypatch.setattr(notices, "_post", post_and_unwatch)
-    assert notices.send(notices.Kind.REFUSAL, watch.pk, attempt=1) is None
+    assert notices.send(notices.Kind.REFUSAL, watch.pk) is None
     assert events(alice)[-1] == "sync_failed"
     assert not Delivery.objects.exists()
 
@@ -336,10 +368,10 @@ def test_a_notice_that_is_answered_with_a_pause_makes_the_app_rest_and_waits_for
     Repository.objects.update(circuit_open_until="2100-01-01T00:00:00Z")
     alice.requests.clear()
     with alice.faults.put(ReceiverFault(status=429, headers={"Retry-After": "1000"})):
-        notices.send(notices.Kind.FAILURE, watch.pk, attempt=1)
+        notices.send(notices.Kind.FAILURE, watch.pk)
     alice_app.refresh_from_db()
     assert timing.seconds_of_rest(alice_app) > 900
-    pause = notices.send(notices.Kind.FAILURE, watch.pk, attempt=2)
+    pause = notices.send(notices.Kind.FAILURE, watch.pk)
     assert pause
     assert pause > 900
     assert len(alice.requests) == 1
