@@ -51,17 +51,22 @@ def test_it_has_the_same_words_streams_environment_and_signals(environment: dict
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_it_ignores_what_whoever_starts_it_ignores_by_now(
-    environment: dict[str, str], handler: signal.Handlers
+    environment: dict[str, str], handler: signal.Handlers, number: signal.Signals
 ) -> None:
-    """As below nohup, where another test may have set the signal anew since the warm Python was started."""
-    before = signal.signal(signal.SIGHUP, handler)
+    """As below nohup or in the background, where a test may have set the signal anew since the warm Python started."""
+    before = signal.signal(number, handler)
     try:
-        shown = warm_python.run(*WORDS, environment=environment)
+        new = subprocess.run(
+            [sys.executable, warm_python.MANAGE, *WORDS], cwd=ROOT, env=environment, capture_output=True, check=True
+        )
+        warm = warm_python.run(*WORDS, environment=environment)
     finally:
-        signal.signal(signal.SIGHUP, before)
-    signals = dict(zip(signal.valid_signals(), json.loads(shown.stdout)["signals"], strict=True))
-    assert signals[signal.SIGHUP] == str(handler)
+        signal.signal(number, before)
+    assert json.loads(warm.stdout)["signals"] == json.loads(new.stdout)["signals"]
+    signals = dict(zip(signal.valid_signals(), json.loads(warm.stdout)["signals"], strict=True))
+    assert (signals[number] == str(signal.SIG_IGN)) == (handler is signal.SIG_IGN)
 
 
 def test_its_exit_status_and_its_errors_are_those_of_the_command(environment: dict[str, str]) -> None:

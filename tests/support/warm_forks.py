@@ -110,8 +110,8 @@ def _tell_who_has_ended(running: dict[int, int]) -> None:
         os.close(end)
 
 
-# Set by Python itself, whatever it has got.
-_OF_PYTHON: set[int] = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
+# Set by Python itself, whatever it has got; SIGINT only if it is not ignored.
+_OF_PYTHON: set[int] = {signal.SIGPIPE, signal.SIGXFSZ}
 _UNCHANGEABLE: set[int] = {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -120,7 +120,8 @@ def become(
 ) -> None:
     """All that a new process would have got from whoever starts it."""
     for number in set[int](signal.valid_signals()) - _OF_PYTHON - _UNCHANGEABLE:
-        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in ignored else usual)
     if own_mark:
         environment = environment | {own_mark: f"{os.getpid()}-{secrets.token_hex(4)}"}
     # Python sets it at its start where no other variable names a language.
