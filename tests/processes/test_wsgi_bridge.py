@@ -157,17 +157,19 @@ def test_a_body_that_does_not_arrive_is_an_error_of_reading(length: int, monkeyp
         assert client.recv(12) == b"HTTP/1.1 408"
 
 
+def without_its_body(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """An application whose request must not be whole."""
+    with pytest.raises(OSError, match="did not arrive"):
+        environ["wsgi.input"].read()
+    start_response("408 Request Timeout", [])
+    return []
+
+
 def test_a_long_body_that_arrives_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.3)
     monkeypatch.setattr(wsgi_bridge, "_BYTES_IN_A_SECOND", 100 * LONG)
 
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        with pytest.raises(OSError, match="did not arrive"):
-            environ["wsgi.input"].read()
-        start_response("408 Request Timeout", [])
-        return []
-
-    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with served(without_its_body) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n".encode())
         client.settimeout(0.05)
         answer, sent = b"", 0
@@ -198,13 +200,7 @@ def test_a_long_body_that_stops_is_given_up_long_before_the_time_for_all_of_it(
 ) -> None:
     monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.3)
 
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        with pytest.raises(OSError, match="did not arrive"):
-            environ["wsgi.input"].read()
-        start_response("408 Request Timeout", [])
-        return []
-
-    with served(application) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with served(without_its_body) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGEST}\r\n\r\n".encode())
         client.sendall(b"x" * LONG)
         assert client.recv(12) == b"HTTP/1.1 408", "all of it would have a hundred seconds"

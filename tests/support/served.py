@@ -13,24 +13,24 @@ from aiohttp import web
 def served(make: Callable[[], web.BaseRunner], *, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """The port of what `make`, which is called in the server's event loop, returns."""
     ready, stop = threading.Event(), asyncio.Event()
-    ports: list[int] = []
-    loop = asyncio.new_event_loop()
+    found: list[tuple[asyncio.AbstractEventLoop, int]] = []
 
     async def serve() -> None:
         runner = make()
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        ports.append(runner.addresses[0][1])
+        found.append((asyncio.get_running_loop(), runner.addresses[0][1]))
         ready.set()
         await stop.wait()
         await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="server")
+    # `run` also ends what clients have left under way.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="server")
     thread.start()
     assert ready.wait(10)
+    [(loop, port)] = found
     try:
-        yield ports[0]
+        yield port
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
-        loop.close()
