@@ -24,6 +24,6 @@ def _is_trusted(address: str) -> bool:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
-    # A socket that listens on :: shows IPv4 addresses within IPv6 ones.
-    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
-    return any(parsed in network for network in settings.TRUSTED_PROXIES)
+    # A socket that listens on :: shows IPv4 addresses within IPv6 ones. The operator may have named either.
+    forms = (parsed, getattr(parsed, "ipv4_mapped", None) or parsed)
+    return any(form in network for network in settings.TRUSTED_PROXIES for form in forms)

@@ -94,6 +94,26 @@ def test_only_proxies_of_ours_are_believed(settings: Any, peer: str, forwarded: 
     assert client_address(RequestFactory().get("/", headers=headers, REMOTE_ADDR=peer)) == client
 
 
+@pytest.mark.parametrize(
+    ("network", "peer", "is_trusted"),
+    [
+        ("::ffff:10.0.0.0/104", "::ffff:10.0.0.1", True),
+        ("::ffff:10.0.0.0/104", "::ffff:11.0.0.1", False),
+        ("::ffff:10.0.0.0/104", "2001:db8::1", False),
+        ("::/0", "::ffff:10.0.0.1", True),
+        ("0.0.0.0/0", "::ffff:10.0.0.1", True),
+        ("2001:db8::/32", "2001:db8::1", True),
+        ("2001:db8::/32", "::ffff:10.0.0.1", False),
+    ],
+)
+def test_a_proxy_with_an_ipv4_address_may_be_named_by_an_ipv4_or_an_ipv6_network(
+    settings: Any, network: str, peer: str, is_trusted: bool
+) -> None:
+    settings.TRUSTED_PROXIES = (ipaddress.ip_network(network),)
+    request = RequestFactory().get("/", headers={"X-Forwarded-For": "a client"}, REMOTE_ADDR=peer)
+    assert client_address(request) == ("a client" if is_trusted else peer)
+
+
 def test_an_ipv6_client_has_one_allowance_for_all_of_its_addresses(settings: Any, valkey: redis.Redis) -> None:
     settings.ADDRESS_RATE = 2
     rate.spend_for_address("2001:db8::1")
