@@ -1,4 +1,5 @@
-"""What the web server and the API both know: how large a body may be, and how short requests are answered together.
+"""What the web server and the API both know: how large a body may be, that there was no room for one, and how short
+requests are answered together.
 
 Neither imports anything else of the other.
 """
@@ -11,6 +12,8 @@ from typing import Protocol
 SHORT = 64 << 10
 # That a hook has at most. GitHub sends no larger ones.
 LARGEST = 25 << 20
+# In the environ of a request whose body cannot be read because the server was reading too many other long ones.
+NO_ROOM = "docora.no_room"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -332,7 +332,7 @@ class TooManyAtOnce(DocoraError):
 
 
 class Busy(DocoraError):
-    """This web process makes as many outgoing calls as it may."""
+    """This web process makes as many outgoing calls, or reads as many long bodies, as it may."""
 
     code = "busy"
     http_status = 503

@@ -17,9 +17,9 @@ from docora import __version__
 from docora.api import app, changes, deliveries, files, openapi, repositories, unknown_fields, verify
 from docora.api.auth import BearerToken
 from docora.api.hooks import routes as hooks
-from docora.api.problems import answer_to
+from docora.api.problems import answer_to, answer_without_body
 from docora.api.schemas import FieldProblem
-from repositories.errors import BodyIncomplete, DocoraError, Malformed, NotFound, RangeNotSatisfiable, Unauthenticated
+from repositories.errors import DocoraError, Malformed, NotFound, RangeNotSatisfiable, Unauthenticated
 
 _DESCRIPTION = "Watch git repositories; every created, updated and deleted file arrives at your webhook, signed."
 
@@ -84,8 +84,8 @@ def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
     return answer_to(NotFound())
 
 
-def _incomplete(request: HttpRequest, error: UnreadablePostError) -> HttpResponse:
-    return answer_to(BodyIncomplete())
+def _unreadable(request: HttpRequest, error: UnreadablePostError) -> HttpResponse:
+    return answer_without_body(request)
 
 
 _HANDLERS: dict[type[Exception], Any] = {
@@ -95,7 +95,7 @@ _HANDLERS: dict[type[Exception], Any] = {
     ValidationError: _malformed,
     HttpError: _refused,
     Http404: _not_found,
-    UnreadablePostError: _incomplete,
+    UnreadablePostError: _unreadable,
 }
 
 

@@ -17,6 +17,8 @@ _ANYWHERE = {
     "422": "Malformed",
     "429": "Too many requests",
 }
+# The web server reads few long bodies at a time; DOCORA_MAX_BODY_BYTES decides which calls may have one.
+_WITH_A_BODY = {"503": "The server is busy, for instance with other long bodies"}
 _HEADERS = {
     "RateLimit-Policy": {
         "description": "The limits that the request counted against: `q` requests in `w` seconds.",
@@ -50,7 +52,8 @@ def complete(document: OpenAPISchema, *, is_strict: bool) -> OpenAPISchema:
     document["webhooks"] = webhooks.section()
     for methods in document["paths"].values():
         for operation in methods.values():
-            operation["responses"] = _responses(operation["responses"])
+            expected = _ANYWHERE | _WITH_A_BODY if "requestBody" in operation else _ANYWHERE
+            operation["responses"] = _responses(operation["responses"], expected)
     for name, schema in components["schemas"].items():
         if name in EXAMPLES:
             schema["examples"] = [EXAMPLES[name]]
@@ -70,9 +73,9 @@ def _problem() -> dict[str, Any]:
     }
 
 
-def _responses(given: dict[int, Any]) -> dict[str, Any]:
+def _responses(given: dict[int, Any], expected: dict[str, str]) -> dict[str, Any]:
     responses = {str(status): answer for status, answer in given.items()}
-    for status, meaning in _ANYWHERE.items():
+    for status, meaning in expected.items():
         responses.setdefault(status, {"description": meaning})
     for status, answer in responses.items():
         if status >= "400":

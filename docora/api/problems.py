@@ -6,7 +6,8 @@ from http import HTTPStatus
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from docora.api.schemas import FieldProblem, Problem
-from repositories.errors import BodyTooLarge, DocoraError, LengthRequired
+from docora.short_requests import NO_ROOM
+from repositories.errors import BodyIncomplete, BodyTooLarge, Busy, DocoraError, LengthRequired
 
 CONTENT_TYPE = "application/problem+json"
 _COME_BACK_LATER = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -23,6 +24,13 @@ def answer_to(error: DocoraError, *, errors: Sequence[FieldProblem] = ()) -> Htt
     if error.retriable and status in _COME_BACK_LATER:
         response["Retry-After"] = str(error.retry_after)
     return response
+
+
+def answer_without_body(request: HttpRequest) -> HttpResponse:
+    """The client has not sent it, or the web server has not read it."""
+    if request.META.get(NO_ROOM):
+        return answer_to(Busy("Too many long bodies arrive at the moment; see Retry-After."))
+    return answer_to(BodyIncomplete())
 
 
 def check_length(request: HttpRequest, *, most: int) -> None:

@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from docora.processes.together import Together
-from docora.short_requests import LARGEST, SHORT
+from docora.short_requests import LARGEST, NO_ROOM, SHORT
 
 # Seconds for a body; a long one has one more for each so many bytes that have arrived.
 _BODY_PATIENCE = 10.0
@@ -75,7 +75,7 @@ class Bridge:
         try:
             await asyncio.wait_for(self._long_bodies.acquire(), patience)
         except TimeoutError:
-            return await self._in_thread(request, _missing_body())
+            return await self._in_thread(request, _missing_body(), has_room=False)
         try:
             with tempfile.SpooledTemporaryFile(SHORT) as file:
                 file.write(begun)
@@ -85,9 +85,9 @@ class Bridge:
         finally:
             self._long_bodies.release()
 
-    async def _in_thread(self, request: web.Request, body: IO[bytes]) -> web.StreamResponse:
+    async def _in_thread(self, request: web.Request, body: IO[bytes], *, has_room: bool = True) -> web.StreamResponse:
         environ = _environ(request)
-        environ["wsgi.input"] = body
+        environ["wsgi.input"], environ[NO_ROOM] = body, not has_room
         loop = asyncio.get_running_loop()
         exchange = _Exchange(request, loop)
         return await loop.run_in_executor(self._threads, exchange.run, self._application, environ)

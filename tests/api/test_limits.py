@@ -12,6 +12,7 @@ from docora.demo.githost import GitHost, HostedRepository
 from docora.limits import rate
 from docora.limits.client_address import client_address
 from docora.processes.wsgi_bridge import _missing_body
+from docora.short_requests import NO_ROOM, SHORT
 from repositories.base import connections
 from repositories.errors import RateLimited
 from repositories.models import Repository
@@ -148,6 +149,18 @@ def test_a_body_that_does_not_arrive_is_told_so(alice_api: Api, place: str) -> N
     request: Any = {"content_type": "application/json", "wsgi.input": _missing_body()}
     answer = alice_api.client.generic("POST", f"/api/v1/repositories{place}", b"12 bytes long", **request)
     assert (answer.status_code, answer.json()["code"]) == (408, "body-incomplete")
+
+
+@pytest.mark.parametrize("place", ["/api/v1/repositories", "/api/repositories/repo_0/verify", "/hooks/hook_0"])
+def test_a_body_that_the_server_has_no_room_for_is_not_called_missing(
+    alice_api: Api, place: str, settings: Any, valkey: redis.Redis
+) -> None:
+    settings.MAX_BODY_BYTES = 2 * SHORT
+    request: Any = {"content_type": "application/json", "wsgi.input": _missing_body(), NO_ROOM: True}
+    answer = alice_api.client.generic("POST", place, b"x" * (SHORT + 1), **request)
+    assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (503, "busy", "5")
+    assert answer["Content-Type"] == "application/problem+json"
+    assert "long bodies" in answer.json()["detail"]
 
 
 def new_repository(git_host: GitHost, name: str) -> str:

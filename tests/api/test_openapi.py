@@ -72,6 +72,12 @@ def test_every_error_of_every_call_is_one_component(document: Any) -> None:
     assert list(document["components"]["responses"]) == ["Problem"]
 
 
+def test_every_call_with_a_body_may_find_the_server_busy(document: Any) -> None:
+    with_a_body = [operation for operation in operations(document) if "requestBody" in operation]
+    assert with_a_body
+    assert [operation["operationId"] for operation in with_a_body if "503" not in operation["responses"]] == []
+
+
 def test_bodies_are_closed_under_v1_and_open_with_warnings_under_the_old_mount(document: Any, client: Client) -> None:
     old = client.get("/api/openapi.json").json()["components"]["schemas"]
     new = document["components"]["schemas"]

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from docora.processes import wsgi_bridge
 from docora.processes.wsgi_bridge import Application, Bridge
-from docora.short_requests import LARGEST, SHORT, ShortAnswer, ShortRequest
+from docora.short_requests import LARGEST, NO_ROOM, SHORT, ShortAnswer, ShortRequest
 from tests.support import served as server
 from tests.support.service import wait_until
 
@@ -234,6 +234,30 @@ def test_few_long_bodies_are_kept_at_a_time_and_the_others_wait_for_their_turn(
         assert not begun.acquire(timeout=0.2)
         goes_on.set()
         assert [answer.result(10) for answer in answers] == [str(LONG).encode()] * 4
+
+
+def test_a_whole_body_that_gets_no_turn_in_time_is_not_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsgi_bridge, "_BODY_PATIENCE", 0.3)
+    monkeypatch.setattr(wsgi_bridge, "_BYTES_IN_A_SECOND", LONG)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            environ["wsgi.input"].read()
+            start_response("200 OK", [])
+        except OSError:
+            start_response("503 Service Unavailable" if environ[NO_ROOM] else "408 Request Timeout", [])
+        return []
+
+    with served(application) as port:
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(8)]
+        for client in slow:
+            client.sendall(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGEST}\r\n\r\n".encode())
+            client.sendall(b"x" * (4 * LONG))  # after these it may be silent for four seconds
+        assert call(port, "GET", "/").status == 200
+        assert call(port, "POST", "/", b"x" * LONG).status == 503
+        for client in slow:
+            client.close()
+        assert call(port, "POST", "/", b"x" * LONG).status == 200
 
 
 @pytest.mark.parametrize("length", [LARGEST + 1, None])

@@ -24,13 +24,13 @@ from django.views.decorators.http import require_POST
 from docora.api.hooks import arrivals, events
 from docora.api.hooks.arrivals import ACCEPTED, IGNORED, REFUSED, Arrival
 from docora.api.hooks.proofs import Proofs
-from docora.api.problems import answer_to, check_length
+from docora.api.problems import answer_to, answer_without_body, check_length
 from docora.limits import rate
 from docora.limits.client_address import address_behind_proxies, client_address
 from docora.short_requests import LARGEST, SHORT
 from repositories import hooks
 from repositories.base import log_context, queue
-from repositories.errors import BodyIncomplete, DocoraError, Malformed, QueueUnavailable, RateLimited, WrongProof
+from repositories.errors import DocoraError, Malformed, QueueUnavailable, RateLimited, WrongProof
 from repositories.hooks import OpenHook, Push
 
 log = logging.getLogger("docora.hooks")
@@ -107,7 +107,7 @@ def receive(request: HttpRequest, hook_id: str) -> HttpResponse:
     except DocoraError as error:
         return answer_to(error)
     except UnreadablePostError:
-        return answer_to(BodyIncomplete())
+        return answer_without_body(request)
     except (redis.RedisError, DatabaseError) as error:
         return unavailable(error)
 
