@@ -243,7 +243,8 @@ def _repository(remote: RemoteUrl, ref: str, *, is_private: bool) -> Repository:
 def _is_private(app: App, remote: RemoteUrl, ref: str, token: str = "") -> bool:
     """Whether the repository cannot be read without a token. Asked only if the app has one, or a grant.
 
-    It is shown and decides nothing, so a host that does not say it keeps nobody from watching.
+    It is shown and decides nothing, so a host that does not say it keeps nobody from watching. The
+    repository is then private, unless it is known as public.
     """
     if not token and not github_app.granted(remote, [app.pk]):
         return False

@@ -104,7 +104,7 @@ class WatchedRepository(Schema):
     github_url: str
     owner: str
     name: str
-    is_private: bool
+    is_private: bool = Field(description="True also where the host could not be asked without a token.")
     created_at: datetime
     status: WatchStatus
     app_state: AppState = Field(description="`disabled`: nothing is sent until the operator enables the app.")

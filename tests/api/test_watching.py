@@ -46,11 +46,13 @@ def test_a_repository_that_only_a_token_can_read_is_private(alice_api: Api, git_
     assert alice_api.watch(private.url, "ghp_alice").json()["is_private"] is True
 
 
+@pytest.mark.parametrize("tokens", [{"ghp_alice"}, None])
 def test_a_host_that_answers_nobody_without_a_token_keeps_nobody_with_one_from_watching(
-    alice_api: Api, git_host: GitHost, monkeypatch: pytest.MonkeyPatch
+    alice_api: Api, git_host: GitHost, monkeypatch: pytest.MonkeyPatch, tokens: set[str] | None
 ) -> None:
-    private = git_host.create("acme/secret", private_to={"ghp_alice"})
-    private.commit({"a.md": "a"})
+    """Where the host does not say whether a repository is public, it is shown as private."""
+    repository = git_host.create("acme/secret", private_to=tokens)
+    repository.commit({"a.md": "a"})
     ask = clones.look
 
     def ask_with_a_token(remote: clones.Remote, *rest: Any) -> Any:
@@ -59,7 +61,7 @@ def test_a_host_that_answers_nobody_without_a_token_keeps_nobody_with_one_from_w
         return ask(remote, *rest)
 
     monkeypatch.setattr(clones, "look", ask_with_a_token)
-    answer = alice_api.watch(private.url, "ghp_alice")
+    answer = alice_api.watch(repository.url, "ghp_alice")
     assert (answer.status_code, answer.json()["is_private"]) == (201, True)
 
 
