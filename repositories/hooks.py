@@ -21,8 +21,8 @@ from repositories.git.urls import RemoteUrl
 from repositories.models import Hook, Watch
 from repositories.watches import hold_watch
 
-# Earlier secrets count for so long: time to change the secret at the git host. Not the last one alone: the answer with
-# it may have been lost, and the host has the one before.
+# Earlier secrets count for so long after the last change: time to change the secret at the git host. Not the last one
+# alone: the answer with it may have been lost, and the host has the one before.
 OVERLAP = timedelta(days=1)
 _MOST_PREVIOUS_SECRETS = 2
 MOST_SECRETS = 1 + _MOST_PREVIOUS_SECRETS

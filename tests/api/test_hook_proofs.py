@@ -176,6 +176,16 @@ def test_asking_twice_leaves_the_secret_valid_that_the_host_knows(made: MadeHook
     assert answers == [401, 202, 202, 202], "the newest counts, and the two before it"
 
 
+def test_each_change_gives_both_earlier_secrets_a_whole_day(made: MadeHook) -> None:
+    hooks.change_secret(made.hook)
+    Hook.objects.update(previous_secret_until=timezone.now() + timedelta(hours=1))
+    hooks.change_secret(made.hook)
+    until = made.hook.previous_secret_until
+    assert until
+    assert until > timezone.now() + timedelta(hours=23)
+    assert github(made.secret, "acme/handbook").to(made.url).status_code == 202
+
+
 @pytest.mark.parametrize("age", [400, -400])
 def test_an_old_signature_with_a_timestamp_is_refused(made: MadeHook, age: float) -> None:
     assert gitlab_signed(made.secret, "acme/handbook", sent_at=time.time() - age).to(made.url).status_code == 401

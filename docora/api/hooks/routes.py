@@ -24,7 +24,9 @@ class HostFields(Schema):
 class NewHook(Schema):
     url: str
     secret: str = Field(description="Shown this once.")
-    previous_secret_until: datetime | None = Field(description="Until then, the two secrets before this one count too.")
+    previous_secret_until: datetime | None = Field(
+        description="Until then, the two secrets before this one count too. Each change sets it anew."
+    )
     hosts: list[HostFields]
 
 
@@ -55,7 +57,7 @@ class HookState(Schema):
 def make_hook(request: HttpRequest, repository_id: str) -> Status[NewHook]:
     """A URL and a secret for the push hook of the git host. Asking again gives a new secret for the same URL.
 
-    The two secrets before it count for one more day. The hook ends with the watch.
+    The two secrets before it count for one more day, counted for both from this change. The hook ends with the watch.
     """
     with held_watch(app_of(request), repository_id) as watch:
         hook, secret = hooks.open_for(watch)
