@@ -37,7 +37,7 @@ SYNC_FAILED = "sync_failed"
 SYNC_RECOVERED = OptionalEvent.SYNC_RECOVERED.value
 PING = "ping"
 
-# Attempts at a notice while the endpoint fails, which take most of a day; an endpoint that refuses gets fewer.
+# Attempts at a notice while the endpoint fails, which take eight to ten hours; an endpoint that refuses gets fewer.
 _ATTEMPTS = 20
 # When a notice was requested, and for which occasion. Kept for longer than all attempts at it take.
 _REQUESTED = "docora:notice:{}:{}"
