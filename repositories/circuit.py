@@ -90,9 +90,10 @@ def count_failure(repository: Repository, error: DocoraError, *, while_fetching:
     if failures < settings.CIRCUIT_BREAKER_THRESHOLD and error.retriable:
         log.warning("Looking at %s failed (%d in a row): %s", repository, failures, error)
         return timing.pause_after(failures)
-    until = timezone.now() + _cooldown()
+    now = timezone.now()
+    until = now + _cooldown()
     # A probe that fails finds the circuit open already, so apps are told once for all failures of one outage.
-    if row.filter(circuit_open_until=None).update(circuit_open_until=until):
+    if row.filter(circuit_open_until=None).update(circuit_open_until=until, circuit_opened_at=now):
         log.warning("Circuit of %s opened until %s: %s", repository, until.isoformat(timespec="seconds"), error)
         messages.announce_failure(repository.pk)
     if while_fetching or not isinstance(error, HostUnavailable):

@@ -224,6 +224,9 @@ class Repository(models.Model):
 
     consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
     circuit_open_until = models.DateTimeField(null=True, blank=True, editable=False)
+    circuit_opened_at = models.DateTimeField(
+        null=True, editable=False, help_text="When it opened last; kept when it closes, so that notices can name it."
+    )
     probe_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="The host did not answer; it is asked again at this time."
     )

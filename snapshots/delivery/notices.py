@@ -4,14 +4,13 @@ What a notice says is computed when it is sent, from what the app may know: a st
 no git output, token or URL of another app can be in it.
 """
 
-import json
 import logging
 import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from smtplib import SMTPException
 from typing import Any
@@ -29,7 +28,7 @@ from repositories.models import App, OptionalEvent, Repository, Watch
 from snapshots.delivery import endpoint
 from snapshots.delivery.payloads import describe, iso, origin, serialise
 from snapshots.delivery.webhooks import Answer, Message, WebhookClient, id_of
-from snapshots.models import NOT_ACCEPTED, Delivery, Snapshot
+from snapshots.models import ACCEPTED, NOT_ACCEPTED, Delivery, Snapshot
 
 log = logging.getLogger("docora.delivery")
 
@@ -39,9 +38,9 @@ PING = "ping"
 
 # Attempts at a notice while the endpoint fails, which take eight to ten hours; an endpoint that refuses gets fewer.
 _ATTEMPTS = 20
-# When a notice was requested, and for which occasion. Kept for longer than all attempts at it take.
-_REQUESTED = "docora:notice:{}:{}"
-_REQUESTED_KEPT = 7 * 24 * 3600
+# When a notice was requested. Kept for longer than all attempts take at an endpoint that asks for a day before each.
+_REQUESTED = "docora:notice-requested:{}:{}"
+_REQUESTED_KEPT = 30 * 24 * 3600
 _REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
 
 
@@ -49,12 +48,11 @@ _REFUSED = "The repository cannot be read with this app's token any more. Nothin
 class _Notice:
     event: str
     payload: dict[str, Any]
-    # What distinguishes this occasion from the next one: it makes the message id.
-    occasion: str
+    # When the trouble began. It makes the message id, so it stays the same until the trouble is over.
+    since: datetime
 
-    def message_to(self, watch: Watch, *, occasion: str = "") -> Message:
-        """`occasion`: as it was when the notice was requested, so that every attempt has the same id."""
-        number = message_id(watch, self.event, occasion or self.occasion)
+    def message_to(self, watch: Watch) -> Message:
+        number = message_id(watch, self.event, iso(self.since))
         return Message(event=self.event, id=number, body=serialise(self.payload))
 
 
@@ -104,17 +102,18 @@ def request_missed(watch: Watch) -> None:
     """What went wrong while nothing was sent to the endpoint, and still is so."""
     kind = Kind.REFUSAL if watch.access_denied_at else Kind.FAILURE
     notice = _COMPOSERS[kind](watch)
-    if notice is None:
-        return
-    attempts = Delivery.objects.filter(watch=watch, event=notice.event, message_id=notice.message_to(watch).id)
-    if not attempts.filter(error_class="").exists():
+    if notice and not _attempts_at(notice, watch).filter(ACCEPTED).exists():
         request(kind, watch)
 
 
+def _attempts_at(notice: _Notice, watch: Watch) -> "QuerySet[Delivery]":
+    return Delivery.objects.filter(watch=watch, message_id=notice.message_to(watch).id)
+
+
 def request(kind: Kind, watch: Watch) -> None:
-    if notice := _COMPOSERS[kind](watch):
-        requested = json.dumps([timezone.now().isoformat(), notice.occasion])
-        queue.connection().set(_REQUESTED.format(kind, watch.pk), requested, ex=_REQUESTED_KEPT)
+    if _COMPOSERS[kind](watch):
+        now = timezone.now().isoformat()
+        queue.connection().set(_REQUESTED.format(kind, watch.pk), now, ex=_REQUESTED_KEPT)
         _request(kind, watch)
 
 
@@ -130,23 +129,20 @@ def send(kind: Kind, watch_id: int, *, lane: str = queue.SLOW_DELIVERIES) -> flo
         return None
     if rest := timing.seconds_of_rest(watch.app):
         return rest
-    since, occasion = _requested(kind, watch_id)
-    message = notice.message_to(watch, occasion=occasion)
     # Not the runs of the job: most of them may have found that the app rests.
-    failed = Delivery.objects.filter(NOT_ACCEPTED, watch=watch, attempted_at__gte=since, message_id=message.id)
-    sent = attempt_at(watch, message, number=1 + failed.count(), lane=lane)
+    failed = _attempts_at(notice, watch).filter(NOT_ACCEPTED)
+    if requested_at := _requested_at(kind, watch_id):
+        failed = failed.filter(attempted_at__gte=requested_at)
+    sent = attempt_at(watch, notice.message_to(watch), number=1 + failed.count(), lane=lane)
     if sent.moved:
         _request(kind, watch)
     return sent.pause
 
 
-def _requested(kind: Kind, watch_id: int) -> tuple[datetime, str]:
-    """When the notice was requested, and for which occasion."""
+def _requested_at(kind: Kind, watch_id: int) -> datetime | None:
+    """None if Redis was emptied since: then every attempt counts that has the id of the notice."""
     requested = queue.connection().get(_REQUESTED.format(kind, watch_id))
-    if not isinstance(requested, bytes):  # Redis was emptied since
-        return timezone.now() - timedelta(seconds=_REQUESTED_KEPT), ""
-    since, occasion = json.loads(requested)
-    return datetime.fromisoformat(since), occasion
+    return datetime.fromisoformat(requested.decode()) if isinstance(requested, bytes) else None
 
 
 def attempt_at(watch: Watch, message: Message, *, number: int, lane: str, until_accepted: bool = False) -> Attempt:
@@ -241,20 +237,19 @@ def _count(answer: Answer, lane: str) -> None:
 
 def _failure(watch: Watch) -> _Notice | None:
     repository = watch.repository
-    until = repository.circuit_open_until
-    if until is None:
+    if repository.circuit_open_until is None:
         return None
     message = sentence_for(repository.last_error_code, times=repository.consecutive_failures)
     attempts = repository.consecutive_failures
     payload = _failed(watch, message, "open", attempts=attempts, noticed_at=repository.last_checked_at)
-    return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(until))
+    return _Notice(event=SYNC_FAILED, payload=payload, since=_opening(repository))
 
 
 def _refusal(watch: Watch) -> _Notice | None:
     if watch.access_denied_at is None:
         return None
     payload = _failed(watch, _REFUSED, "closed", attempts=watch.retry_count, noticed_at=watch.access_denied_at)
-    return _Notice(event=SYNC_FAILED, payload=payload, occasion=iso(watch.access_denied_at))
+    return _Notice(event=SYNC_FAILED, payload=payload, since=watch.access_denied_at)
 
 
 def _recovery(watch: Watch) -> _Notice | None:
@@ -268,7 +263,15 @@ def _recovery(watch: Watch) -> _Notice | None:
         "timestamp": iso(timezone.now()),
         **origin(_branch(watch), repository.last_checked_at),
     }
-    return _Notice(event=SYNC_RECOVERED, payload=payload, occasion=f"{repository.last_checked_at}")
+    return _Notice(event=SYNC_RECOVERED, payload=payload, since=_opening(repository))
+
+
+def _opening(repository: Repository) -> datetime:
+    """When the circuit opened that is open, or was the last to be: probes move `circuit_open_until`, but not this.
+
+    Of one that opened before this was recorded, a time that does not change either.
+    """
+    return repository.circuit_opened_at or repository.created_at
 
 
 def _failed(watch: Watch, message: str, circuit: str, *, attempts: int, noticed_at: datetime | None) -> dict[str, Any]:

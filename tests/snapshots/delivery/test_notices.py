@@ -11,7 +11,8 @@ from pytest_django import Settings
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import accounts, messages, timing, watches
+from repositories import accounts, circuit, timing, watches
+from repositories.base import queue
 from repositories.models import App, Repository, Watch
 from snapshots import look as snapshots
 from snapshots.delivery import notices
@@ -119,18 +120,67 @@ def test_what_went_wrong_while_the_endpoint_was_disabled_is_told_once_it_is_enab
     Watch.objects.update(access_proven_at=None)
     private.commit({"plan.md": "two"})
     look(refused.repository, work)
-    Repository.objects.filter(pk=broken.repository_id).update(circuit_open_until="2100-01-01T00:00:00Z")
+    opened = {"circuit_opened_at": timezone.now(), "circuit_open_until": "2100-01-01T00:00:00Z"}
+    Repository.objects.filter(pk=broken.repository_id).update(**opened)
     assert alice.requests == []
     accounts.enable_app(alice_app)
     work()
     assert events(alice) == ["sync_failed"] * 2
     told = {request.payload["repository"]["repository_id"] for request in alice.requests}
     assert told == {broken.repository.public_id, refused.repository.public_id}
-    accounts.change_base_url(alice_app, f"{alice_app.base_url}/")
-    messages.resume_app(alice_app.pk)
+    accounts.change_base_url(alice_app, f"{alice_app.base_url}/elsewhere")
     work()
     assert events(alice) == ["sync_failed"] * 2, "what was accepted is not told again"
     assert bob.requests == []
+
+
+def probe_in_vain(repository: Repository, git_host: GitHost, work: Work) -> None:
+    """The cooldown is over, and the host is still down."""
+    Repository.objects.filter(pk=repository.pk).update(circuit_open_until=timezone.now() - timedelta(seconds=1))
+    with git_host.faults.put(GitFault(status=503)):
+        look(repository, work)
+
+
+def test_one_opening_of_the_circuit_is_told_once_however_often_it_is_probed(
+    broken: Watch, alice_app: App, alice: Receiver, git_host: GitHost, work: Work
+) -> None:
+    probe_in_vain(broken.repository, git_host, work)
+    accounts.disable_app(alice_app, "for a test")
+    accounts.enable_app(alice_app)
+    work()
+    probe_in_vain(broken.repository, git_host, work)
+    accounts.change_base_url(alice_app, f"{alice_app.base_url}/elsewhere")
+    work()
+    assert events(alice).count("sync_failed") == 1
+
+
+def test_the_next_opening_of_the_circuit_is_told_as_another_message(
+    broken: Watch, alice: Receiver, git_host: GitHost, work: Work, settings: Settings
+) -> None:
+    Repository.objects.update(circuit_open_until=timezone.now())
+    look(broken.repository, work)
+    with git_host.faults.put(GitFault(status=503)):
+        look(broken.repository, work, times=settings.CIRCUIT_BREAKER_THRESHOLD)
+    told = [request.headers["webhook-id"] for request in alice.requests if request.event == "sync_failed"]
+    assert len(told) == len(set(told)) == 2
+
+
+@pytest.mark.parametrize("kind", [notices.Kind.FAILURE, notices.Kind.REFUSAL])
+def test_what_the_log_has_forgotten_is_told_again_as_the_same_message(
+    broken: Watch, alice_app: App, alice: Receiver, git_host: GitHost, work: Work, kind: notices.Kind
+) -> None:
+    if kind == notices.Kind.REFUSAL:
+        Watch.objects.filter(pk=broken.pk).update(access_denied_at=timezone.now())
+        alice.requests.clear()
+        notices.announce_refusal(broken.pk)
+        work()
+    Delivery.objects.all().delete()
+    probe_in_vain(broken.repository, git_host, work)
+    accounts.change_base_url(alice_app, f"{alice_app.base_url}/elsewhere")
+    work()
+    told = [request.headers["webhook-id"] for request in alice.requests if request.event == "sync_failed"]
+    assert len(told) == 2
+    assert len(set(told)) == 1
 
 
 def test_an_accepted_notice_shows_that_the_endpoint_works(
@@ -187,6 +237,47 @@ def test_a_notice_of_recovery_keeps_its_id_although_the_repository_is_looked_at_
     told = [request for request in bob.requests if request.event == "sync_recovered"]
     assert [request.status for request in told] == [500, 200]
     assert len({request.headers["webhook-id"] for request in told}) == 1
+
+
+def forget_requests() -> None:
+    if keys := queue.connection().keys("docora:notice*"):
+        queue.connection().delete(*keys)
+
+
+def test_attempts_at_a_notice_end_under_one_id_although_redis_does_not_know_when_it_was_requested(
+    broken: Watch, bob_app: App, bob: Receiver, work: Work
+) -> None:
+    """It was requested before an upgrade, or Redis was emptied since. The repository is looked at meanwhile."""
+    circuit.reset(broken.repository)
+    watch = Watch.objects.get(app=bob_app)
+    bob.requests.clear()
+    pauses = []
+    with bob.faults.put(ReceiverFault(status=503)):
+        for _ in range(20):
+            forget_requests()
+            Repository.objects.update(last_checked_at=timezone.now())
+            pauses.append(notices.send(notices.Kind.RECOVERY, watch.pk))
+    assert pauses.index(None) == 19
+    assert len({request.headers["webhook-id"] for request in bob.requests}) == 1
+
+
+def test_redis_knows_when_a_notice_was_requested_until_the_last_attempt_at_it(
+    broken: Watch, bob_app: App, work: Work
+) -> None:
+    """An endpoint may ask for a day before each attempt."""
+    [key] = queue.connection().keys(f"docora:notice*:failure:{Watch.objects.get(app=bob_app).pk}")
+    assert queue.connection().ttl(key) > 20 * 24 * 3600
+
+
+def test_a_notice_that_a_person_asks_for_again_gets_all_of_its_attempts(
+    broken: Watch, alice: Receiver, settings: Settings
+) -> None:
+    broken.refresh_from_db()
+    with alice.faults.put(ReceiverFault(status=422)):
+        for _ in range(2):
+            notices.request(notices.Kind.FAILURE, broken)
+            pauses = [notices.send(notices.Kind.FAILURE, broken.pk) for _ in range(settings.MAX_RETRY_ATTEMPTS)]
+            assert pauses.index(None) == settings.MAX_RETRY_ATTEMPTS - 1
 
 
 def test_the_rest_that_an_app_asked_for_uses_up_no_attempt_at_a_notice(
