@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from smtplib import SMTPException
 from typing import Any
@@ -41,6 +41,8 @@ _ATTEMPTS = 20
 # When a notice was requested. Kept for longer than all attempts take at an endpoint that asks for a day before each.
 _REQUESTED = "docora:notice-requested:{}:{}"
 _REQUESTED_KEPT = 30 * 24 * 3600
+# More than the clocks of two hosts: one has noticed the trouble, another may have told the app of it.
+_CLOCKS_DIFFER = timedelta(minutes=1)
 _REFUSED = "The repository cannot be read with this app's token any more. Nothing is delivered until it can."
 
 
@@ -107,7 +109,9 @@ def request_missed(watch: Watch) -> None:
 
 
 def _attempts_at(notice: _Notice, watch: Watch) -> "QuerySet[Delivery]":
-    return Delivery.objects.filter(watch=watch, message_id=notice.message_to(watch).id)
+    """The time bounds what is read of the log: it has no index of message ids."""
+    attempts = Delivery.objects.filter(watch=watch, attempted_at__gte=notice.since - _CLOCKS_DIFFER)
+    return attempts.filter(message_id=notice.message_to(watch).id)
 
 
 def request(kind: Kind, watch: Watch) -> None:

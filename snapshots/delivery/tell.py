@@ -81,10 +81,13 @@ def send_complete(watch_id: int, *, job_id: str, lane: str) -> float | None:
 
 def resume(app: App) -> None:
     """All that the app has missed, once its endpoint is enabled again."""
-    for watch in app.watches.select_related("app", "repository"):
-        notices.request_missed(watch)
+    watches = app.watches.select_related("app", "repository")
+    for watch in watches:
         if watch.access_denied_at is None:
             request_delivery(watch)
+    # These read the log: should the job run out of time, the deliveries are requested already.
+    for watch in watches:
+        notices.request_missed(watch)
 
 
 def due(watches: "QuerySet[Watch]") -> "QuerySet[Watch]":

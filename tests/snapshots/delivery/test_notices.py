@@ -7,15 +7,16 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 from pytest_django import Settings
+from rq.timeouts import JobTimeoutException
 
 from docora.demo.githost import GitFault, GitHost, HostedRepository
 from docora.demo.receiver import Receiver, ReceiverFault
 from docora.demo.signatures import stringify
-from repositories import accounts, circuit, timing, watches
+from repositories import accounts, circuit, messages, timing, watches
 from repositories.base import queue
 from repositories.models import App, Repository, Watch
 from snapshots import look as snapshots
-from snapshots.delivery import notices
+from snapshots.delivery import notices, tell
 from snapshots.delivery.webhooks import Answer, Message
 from snapshots.models import Delivery, Snapshot
 from tests.support.api import Api
@@ -165,6 +166,17 @@ def test_the_next_opening_of_the_circuit_is_told_as_another_message(
     assert len(told) == len(set(told)) == 2
 
 
+def test_a_notice_that_was_accepted_by_a_host_whose_clock_is_behind_is_not_told_again(
+    broken: Watch, alice_app: App, alice: Receiver, work: Work
+) -> None:
+    opened_at = Repository.objects.get().circuit_opened_at
+    assert opened_at
+    Delivery.objects.filter(event="sync_failed").update(attempted_at=opened_at - timedelta(seconds=5))
+    accounts.change_base_url(alice_app, f"{alice_app.base_url}/elsewhere")
+    work()
+    assert events(alice).count("sync_failed") == 1
+
+
 @pytest.mark.parametrize("kind", [notices.Kind.FAILURE, notices.Kind.REFUSAL])
 def test_what_the_log_has_forgotten_is_told_again_as_the_same_message(
     broken: Watch, alice_app: App, alice: Receiver, git_host: GitHost, work: Work, kind: notices.Kind
@@ -181,6 +193,38 @@ def test_what_the_log_has_forgotten_is_told_again_as_the_same_message(
     told = [request.headers["webhook-id"] for request in alice.requests if request.event == "sync_failed"]
     assert len(told) == 2
     assert len(set(told)) == 1
+
+
+@pytest.mark.any_database  # PostgreSQL reads so few rows without an index
+@pytest.mark.parametrize("kind", [notices.Kind.FAILURE, notices.Kind.REFUSAL])
+def test_whether_a_notice_was_accepted_is_read_from_the_log_since_the_trouble_began(
+    broken: Watch, kind: notices.Kind
+) -> None:
+    """Enabling an app asks this of each of its watches, and a log may have a million rows."""
+    if kind == notices.Kind.REFUSAL:
+        Watch.objects.filter(pk=broken.pk).update(access_denied_at=timezone.now())
+    watch = Watch.objects.select_related("app", "repository").get(pk=broken.pk)
+    notice = notices._COMPOSERS[kind](watch)
+    assert notice
+    assert "delivery_of_watch (watch_id=? AND attempted_at>?)" in notices._attempts_at(notice, watch).explain()
+
+
+def test_the_files_that_an_app_missed_are_requested_although_its_notices_take_too_long(
+    broken: Watch, alice_app: App, git_host: GitHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = git_host.create("acme/other")
+    other.commit({"plan.md": "one"})
+    watches.watch(alice_app, other.url)
+    requested: list[int] = []
+    monkeypatch.setattr(messages, "deliver", lambda watch_id, **_: requested.append(watch_id))
+
+    def take_too_long(_: Watch) -> None:
+        raise JobTimeoutException
+
+    monkeypatch.setattr(notices, "request_missed", take_too_long)
+    with pytest.raises(JobTimeoutException):
+        tell.resume(alice_app)
+    assert len(requested) == 2
 
 
 def test_an_accepted_notice_shows_that_the_endpoint_works(
