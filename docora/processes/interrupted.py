@@ -5,7 +5,7 @@ run finds its own jobs among those of other hosts on the same Redis.
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 
 import psutil
@@ -39,13 +39,23 @@ def put_back(scope: str, connection: Redis) -> list[str]:
     return returned
 
 
-def put_back_taken(connection: Redis) -> list[str]:
-    """Queue what was taken from a queue but never started; only when no worker at all is running."""
+def taken(connection: Redis) -> set[str]:
+    """Jobs that a worker has taken from its queue and not started. A living worker starts them in a moment."""
+    return {
+        job_id
+        for queue in _queues(connection)
+        for job_id in queue.intermediate_queue.get_job_ids()
+        if job_id not in queue.started_job_registry
+    }
+
+
+def put_back_taken(job_ids: Container[str], connection: Redis) -> list[str]:
+    """Queue those that are still taken: their worker has died. Were it only slow, such a job would be done twice."""
     return [
         job_id
         for queue in _queues(connection)
         for job_id in queue.intermediate_queue.get_job_ids()
-        if _return_taken(job_id, queue)
+        if job_id in job_ids and _return_taken(job_id, queue)
     ]
 
 

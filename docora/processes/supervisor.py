@@ -32,6 +32,8 @@ from docora.processes.prepared import PreparedCommand
 from docora.processes.signals import StopRequests
 
 LOOK_INTERVAL = 0.5
+# Seconds that a living worker may need to begin a job that it has taken.
+_TAKEN_PATIENCE = 5.0
 START_PATIENCE = 120.0
 # Of the workers: pages, hooks and Valkey come first where the processor is short.
 _NICENESS = 10
@@ -71,6 +73,8 @@ class Supervisor:
         # Without retries, which would hold up everything else: what fails is done at the next look.
         self._redis = redis.Redis.from_url(plan.redis_url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self._interrupted: set[str] = set()
+        # Jobs that were taken and not begun when a worker had died, by it or by a living one; since when.
+        self._taken: dict[str, float] = {}
         self._requests_seen = 0
         self._store = self._make_store(plan.embedded_socket) if plan.embedded_socket else None
         self._web = self._make_child("web", self._serve_web, keeps_listener=True)
@@ -177,15 +181,24 @@ class Supervisor:
         try:
             for mark in list(self._interrupted):
                 self._tell_of(interrupted.put_back(mark, self._redis))
+                self._taken = dict.fromkeys(interrupted.taken(self._redis), time.monotonic()) | self._taken
                 self._interrupted.discard(mark)
+            self._put_back_taken()
         except redis.RedisError:  # Valkey itself may be the one that died: again at the next look
             return
+
+    def _put_back_taken(self) -> None:
+        """What is still not begun was taken by the worker that has died."""
+        died_before = time.monotonic() - _TAKEN_PATIENCE
+        if overdue := {job_id for job_id, since in self._taken.items() if since < died_before}:
+            self._tell_of(interrupted.put_back_taken(overdue, self._redis))
+            self._taken = {job_id: since for job_id, since in self._taken.items() if job_id not in overdue}
 
     def _put_everything_back(self, run: str) -> None:
         try:
             self._tell_of(interrupted.put_back(run, self._redis))
             if self._store:  # no other host has workers on an embedded Valkey
-                self._tell_of(interrupted.put_back_taken(self._redis))
+                self._tell_of(interrupted.put_back_taken(interrupted.taken(self._redis), self._redis))
         except redis.RedisError as error:
             self._say(f"interrupted jobs could not be put back, the scheduler will ask for them again: {error}")
 

@@ -235,6 +235,27 @@ def test_the_job_of_a_killed_worker_is_done_by_the_next_one(running: Service) ->
     assert f"put back on their queue: {job.id}" in running.output
 
 
+def take_with_a_frozen_worker(service: Service) -> Job:
+    """Valkey gives a job to a worker that waits for one, although the worker is frozen and cannot begin it."""
+    queue, worker = snapshots(service.redis()), pid_of(service, "snapshots-1")
+    assert worker is not None
+    while True:
+        os.kill(worker, signal.SIGSTOP)
+        job = queue.enqueue("time.sleep", 0)
+        if job.id in queue.intermediate_queue.get_job_ids():
+            return job
+        os.kill(worker, signal.SIGCONT)  # it did not wait at this moment
+        wait_until(lambda job=job: job.get_status() == "finished", "the worker goes on")  # type: ignore[misc]
+
+
+@shares_the_service
+def test_a_job_that_a_killed_worker_had_taken_and_not_begun_waits_for_seconds_only(running: Service) -> None:
+    job = take_with_a_frozen_worker(running)
+    kill(running, "snapshots-1")
+    wait_until(lambda: job.get_status() == "finished", "the job is done by the next worker", patience=30)
+    assert f"put back on their queue: {job.id}" in running.output
+
+
 @shares_the_service
 def test_a_second_one_on_the_same_data_refuses_and_disturbs_nothing(running: Service) -> None:
     first = running.process

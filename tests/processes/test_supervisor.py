@@ -377,9 +377,14 @@ def test_a_job_that_was_taken_but_never_started_goes_back(valkey: redis.Redis) -
     queue.enqueue("time.sleep", 0, job_id="taken")
     valkey.lmove(queue.key, queue.intermediate_queue_key)
     valkey.rpush(queue.intermediate_queue_key, "forgotten")
-    assert interrupted.put_back_taken(valkey) == ["taken"]
+    run_by("alive.snapshots-1.1", queue, "begun")
+    valkey.rpush(queue.intermediate_queue_key, "begun")
+    taken = interrupted.taken(valkey)
+    assert taken == {"taken", "forgotten"}
+    assert interrupted.put_back_taken((), valkey) == []
+    assert interrupted.put_back_taken(taken, valkey) == ["taken"]
     assert queue.job_ids == ["taken"]
-    assert queue.intermediate_queue.get_job_ids() == []
+    assert queue.intermediate_queue.get_job_ids() == ["begun"]
 
 
 @pytest.mark.slow
