@@ -6,7 +6,7 @@ PORT ?= 8000
 DATABASES ?= sqlite postgresql
 # Bytecode is written even where the environment says otherwise: each of the test's processes would else compile every
 # test again, on each database.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist loadgroup
 export PORT
 
 .DEFAULT_GOAL := help
